@@ -57,13 +57,14 @@ class AccessControl:
     Args:
         config: of the broker.
         tokens: that clients may have.
-        runtime: for randomness.
+        runtime: for randomness and clocks.
 
     Attributes:
-        config, tokens: as given.
+        config, tokens, runtime: as given.
         issuers: of tokens that are signed.
         aws_iam: knows AWS identities; None where they are not asked for.
-        enforced: a listener asks who its clients are.
+        asking: names of listeners that ask who their clients are.
+        enforced: there is one.
         document: that holds now.
         rules: that decide; None while no listener asks who its clients are.
         all_rules: of the document, whether they decide or not.
@@ -71,14 +72,13 @@ class AccessControl:
     """
 
     def __init__(self, config: BrokerConfig, tokens: Tokens, runtime: Runtime) -> None:
-        self.config, self.tokens = config, tokens
-        self.enforced = any(
-            each.authentication == "required" for each in config.all_listeners().values()
-        )
+        self.config, self.tokens, self.runtime = config, tokens, runtime
+        listeners = config.all_listeners().items()
+        self.asking = {name for name, each in listeners if each.authentication == "required"}
+        self.enforced = bool(self.asking)
         self.issuers = Issuers(config.oidc, runtime)
         self.aws_iam = AwsIam(config.aws_iam, runtime) if config.aws_iam else None
         self.on_change: Callable[[], None] = lambda: None
-        self._runtime = runtime
         self.adopt(self.new_document())
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class AccessControl:
 
     def new_document(self) -> AccessDocument:
         """Make a document without users and rules."""
-        return AccessDocument(secret=bytes.fromhex(self._runtime.token_hex(SECRET_BYTES)))
+        return AccessDocument(secret=bytes.fromhex(self.runtime.token_hex(SECRET_BYTES)))
 
     def adopt(self, document: AccessDocument) -> None:
         """Let another document hold."""

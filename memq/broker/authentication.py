@@ -14,28 +14,32 @@ from __future__ import annotations
 
 import hmac
 import math
+import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
 from scramp import ScramException, ScramMechanism
 
 from memq.core.access import aws_iam
 from memq.core.access.principals import ANONYMOUS, certificate_principal
+from memq.core.access.rules import Access, Rules
 from memq.core.access.users import MECHANISM, new_user, pretended_user
-from memq.core.wire.messages import AuthenticateAnswer
-from memq.errors import InvalidRequestError, ProtocolError, UnauthorizedError
+from memq.core.wire.messages import AuthenticateAnswer, Handshake
+from memq.errors import InvalidRequestError, MemqError, ProtocolError, UnauthorizedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
     from memq.broker.access_control import AccessControl
+    from memq.broker.access_log import AccessLog
     from memq.core.access.users import User
-    from memq.core.wire.messages import Authenticate, Handshake
+    from memq.core.wire.messages import Authenticate
 
 STEPS = 2
 TOKEN = "TOKEN"  # noqa: S105 - a mechanism: it renews a session
 MAX_STEP_BYTES = 1_024  # a name of 100 characters and two nonces; scramp is slow with more
 _SCRAM = ScramMechanism(MECHANISM)
+NOBODY = Access(ANONYMOUS, "?", Rules())  # who may do nothing
 
 
 class Identity(NamedTuple):
@@ -43,49 +47,13 @@ class Identity(NamedTuple):
 
     Attributes:
         principal: for rules.
-        holds: whether it still is, when users or tokens have changed.
         until_s: when it ends, seconds since 1970.
+        holds: whether it still is, when users or tokens have changed.
     """
 
     principal: str
-    holds: Callable[[AccessControl], bool] = lambda _: True
     until_s: float = math.inf
-
-
-def identify(
-    control: AccessControl,
-    asked: Handshake,
-    *,
-    required: bool,
-    certificate: Mapping[str, Any],
-) -> Identity | None:
-    """Say who a client is by what it has shown, or None: it must log in.
-
-    Args:
-        control: tokens, and how certificates are mapped.
-        asked: by the client.
-        required: the listener must know who it is.
-        certificate: that the listener has verified, as `ssl` describes it; empty without one.
-
-    Raises:
-        UnauthorizedError: it is not welcome.
-    """
-    token = asked.token
-    if not required:
-        if not control.tokens.accept(token):
-            raise _refused_token()
-        return Identity(ANONYMOUS, lambda now: now.tokens.accept(token))
-    if asked.log_in:
-        return None
-    if certificate:
-        principal = certificate_principal(certificate, control.config.certificate_principals)
-        if principal is None:
-            raise UnauthorizedError(
-                "no rule of certificate_principals has the name of the client's certificate: use "
-                "another certificate, or add a rule for it to the broker's configuration"
-            )
-        return Identity(principal)
-    return identify_token(control, token) if token else None
+    holds: Callable[[AccessControl], bool] = lambda _: True
 
 
 def identify_token(control: AccessControl, token: str) -> Identity:
@@ -97,46 +65,16 @@ def identify_token(control: AccessControl, token: str) -> Identity:
     """
     name = control.tokens.holder(token)
     if name is not None:
-        return Identity(name, lambda now: now.tokens.holder(token) == name)
+        return Identity(name, holds=lambda now: now.tokens.holder(token) == name)
     signed = control.issuers.identify(token)
     if signed is None:
         raise _refused_token()
-    return Identity(signed[0], until_s=signed[1])
+    return Identity(*signed)
 
 
 def mechanisms(control: AccessControl) -> list[str]:
     """Return by what clients can log in."""
     return [MECHANISM] if control.aws_iam is None else [MECHANISM, aws_iam.MECHANISM]
-
-
-async def authenticate(
-    control: AccessControl, known: Identity | None, login: Login | None, step: Authenticate
-) -> tuple[AuthenticateAnswer, Identity | None]:
-    """Take a step of a client; with the last one its identity comes.
-
-    Args:
-        control: that knows who clients can be.
-        known: who the client is up to now.
-        login: that it has begun, by a password.
-        step: that it takes.
-
-    Raises:
-        UnauthorizedError: it is not who it says, or was somebody else before.
-        UnavailableError: that cannot be known now.
-        ProtocolError: it is known, and the mechanism renews nothing.
-    """
-    if step.mechanism == aws_iam.MECHANISM and control.aws_iam is not None:
-        principal, until_s = await control.aws_iam.identify(step.data)
-        identity = Identity(principal, until_s=until_s)
-    elif login is not None:
-        return login.step(step)
-    elif step.mechanism == TOKEN:
-        identity = identify_token(control, step.data.decode(errors="replace"))
-    else:
-        raise ProtocolError("Authenticate: the broker knows who this client is")
-    if known is not None and identity.principal != known.principal:
-        raise UnauthorizedError(f"a proof of {identity.principal}, not of the client")
-    return AuthenticateAnswer(data=b""), identity
 
 
 def check_password(control: AccessControl, name: str, password: str) -> Identity:
@@ -219,11 +157,139 @@ class Login:
         user = self._control.document.users.get(self._asked.name)
         if user is None or user != self._asked:  # or it was deleted or altered since the first step
             raise _refused_password(self._asked.name)
-        identity = Identity(user.principal, lambda now: now.document.users.get(user.name) == user)
-        return AuthenticateAnswer(data=final, principal=user.principal), identity
+        return AuthenticateAnswer(data=final), Identity(
+            user.principal, holds=lambda now: now.document.users.get(user.name) == user
+        )
 
     def _verifier(self, name: str) -> tuple[bytes, bytes, bytes, int]:
         document = self._control.document
         nobody = pretended_user(name, document.secret)  # made in any case, which takes its time
         user = self._asked = document.users.get(name, nobody)
         return user.salt, user.stored_key, user.server_key, user.iterations
+
+
+class Session:
+    """Who the client of one connection is, from its handshake on. It sends nothing.
+
+    Args:
+        control: that knows who clients can be.
+        log: where logins are noted.
+        listener: by which it came.
+        known: called when it is known who the client is.
+
+    Attributes:
+        host: address of the client.
+        certificate: that its listener has verified, as `ssl` describes it; empty without one.
+        identity: who the client is; None before that is known.
+        access: what it may do.
+        until_s: when its certificate, token or proof ends, seconds since 1970.
+        asked: its handshake.
+    """
+
+    def __init__(
+        self, control: AccessControl, log: AccessLog, listener: str, known: Callable[[], None]
+    ) -> None:
+        self.host = "?"
+        self.certificate: Mapping[str, Any] = {}
+        self.identity: Identity | None = None
+        self.access = NOBODY
+        self.until_s = math.inf
+        self.asked = Handshake(versions=[])
+        self._control, self._log, self._listener, self._known = control, log, listener, known
+        self._login: Login | None = None
+
+    def __repr__(self) -> str:
+        return f"<Session {self.identity.principal if self.identity else 'of nobody'}>"
+
+    def admit(self, asked: Handshake) -> tuple[str, int] | None:
+        """Return who a client is that shakes hands, and for how many ms; None: it must log in.
+
+        Raises:
+            UnauthorizedError: it is not welcome.
+        """
+        self.asked = asked
+        identity = self._identify(asked)
+        if identity is not None:
+            return self._become(identity)
+        self._login = Login(self._control)
+        return None
+
+    def _identify(self, asked: Handshake) -> Identity | None:
+        """Say who a client is by what it has shown, or None: it must log in."""
+        control, token = self._control, asked.token
+        if self._listener not in control.asking:
+            if not control.tokens.accept(token):
+                raise _refused_token()
+            return Identity(ANONYMOUS, holds=lambda now: now.tokens.accept(token))
+        if asked.log_in:
+            return None
+        if self.certificate:
+            rules = control.config.certificate_principals
+            principal = certificate_principal(self.certificate, rules)
+            if principal is None:
+                raise UnauthorizedError(
+                    "no rule of certificate_principals has the name of the client's certificate: "
+                    "use another certificate, or add a rule for it to the broker's configuration"
+                )
+            return Identity(principal)
+        return identify_token(control, token) if token else None
+
+    async def step(self, step: Authenticate) -> AuthenticateAnswer:
+        """Take a step of a login, or another proof of the same client.
+
+        Raises:
+            UnauthorizedError: it is not who it says, or was somebody else before.
+            UnavailableError: that cannot be known now; who it was before, it is.
+            ProtocolError: it is known, and the mechanism renews nothing.
+        """
+        control, answer = self._control, AuthenticateAnswer(data=b"")
+        identity: Identity | None
+        if step.mechanism == aws_iam.MECHANISM and control.aws_iam is not None:
+            identity = Identity(*await control.aws_iam.identify(step.data))
+        elif self._login is not None:
+            answer, identity = self._login.step(step)
+        elif step.mechanism == TOKEN:
+            identity = identify_token(control, step.data.decode(errors="replace"))
+        else:
+            raise ProtocolError("Authenticate: the broker knows who this client is")
+        if identity is None:
+            return answer
+        if self.identity is not None and identity.principal != self.identity.principal:
+            raise UnauthorizedError(f"a proof of {identity.principal}, not of the client")
+        answer.principal, answer.expires_ms = self._become(identity)
+        return answer
+
+    def _become(self, identity: Identity) -> tuple[str, int]:
+        """Return the principal, and for how many ms the client is it; 0 for ever."""
+        self.identity, self.until_s, self._login = identity, identity.until_s, None
+        if self.certificate:
+            ends_s = ssl.cert_time_to_seconds(self.certificate["notAfter"])
+            self.until_s = min(ends_s, identity.until_s)
+        self.access = Access(identity.principal, self.host, self._control.rules)
+        self._known()
+        if not self.access.unrestricted:
+            self.note("login")
+        left_ms = self.until_s * 1000 - self._control.runtime.wall_ms()
+        return identity.principal, 0 if left_ms == math.inf else max(1, int(left_ms))
+
+    def follow(self) -> MemqError | None:
+        """Hold to the users, tokens and rules of now; return why the client is nobody any more."""
+        if self.identity is None:
+            return None
+        self.access.follow(self._control.rules)
+        if self.identity.holds(self._control):
+            return None
+        error = UnauthorizedError(f"{self.identity.principal} was deleted, or changed")
+        self.note("disconnected", error)
+        self.access = NOBODY  # for what of it still waits
+        return error
+
+    def note(self, event: str, error: MemqError | None = None, **more: Any) -> None:
+        """Note in the access log what this client did."""
+        # `NOBODY` knows no host.
+        access = Access("", self.host, None) if self.identity is None else self.access
+        if self._login is not None:
+            more["user"] = self._login.user
+        if error is not None:
+            more["error"] = str(error)
+        self._log.note(event, access, self.asked.client, error.code if error else "ok", **more)

@@ -100,6 +100,5 @@ class AwsIam:
             if code.startswith(("Throttl", "RequestLimit")):
                 raise ValueError(code)
         except _NO_ANSWER as exc:
-            said = str(exc) or type(exc).__name__
-            raise UnavailableError(f"AWS does not say now who this is; retry: {said}") from exc
+            raise UnavailableError(f"AWS does not say now who this is; retry: {exc!r}") from exc
         raise UnauthorizedError(f"AWS refused the signature: {code!r}")

@@ -363,9 +363,7 @@ def _check_cluster(fields: Mapping[str, Any]) -> None:
 
 
 def _listeners(given: object) -> dict[str, ListenerConfig]:
-    if not isinstance(given, dict):
-        raise ConfigError("listeners: write a table [listeners.NAME] for each, with its options")
-    return {name: _listener(name, options) for name, options in given.items()}
+    return {name: _listener(name, each) for name, each in _tables("listeners", given).items()}
 
 
 def _listener(name: str, options: object) -> ListenerConfig:
@@ -378,10 +376,8 @@ def _listener(name: str, options: object) -> ListenerConfig:
 
 
 def _issuers(given: object) -> dict[str, IssuerConfig]:
-    if not isinstance(given, dict):
-        raise ConfigError("oidc: write a table [oidc.NAME] for each issuer, with its options")
     found: dict[str, IssuerConfig] = {}
-    for name, options in given.items():
+    for name, options in _tables("oidc", given).items():
         issuer = _table(f"oidc.{name}", options, IssuerConfig, ISSUER_OPTIONS)
         for url in (issuer.issuer, issuer.keys or issuer.issuer):
             if not is_safe_url(url):
@@ -405,6 +401,12 @@ def _aws_iam(given: object) -> AwsIamConfig | None:
     return found
 
 
+def _tables(option: str, given: object) -> dict[str, object]:
+    if not isinstance(given, dict):
+        raise ConfigError(f"{option}: write a table [{option}.NAME] for each, with its options")
+    return given
+
+
 def _table(name: str, given: object, kind: Callable[..., T], options: tuple[Option, ...]) -> T:
     """Read a table of options, and make what has them.
 
@@ -420,9 +422,7 @@ def _table(name: str, given: object, kind: Callable[..., T], options: tuple[Opti
 
 
 def _topics(given: object) -> tuple[TopicConfig, ...]:
-    if not isinstance(given, dict):
-        raise ConfigError("topics: write a table [topics.NAME] for each, with its options")
-    return tuple(_topic(name, options) for name, options in given.items())
+    return tuple(_topic(name, options) for name, options in _tables("topics", given).items())
 
 
 def _topic(name: str, options: object) -> TopicConfig:

@@ -19,11 +19,9 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import logging
-import math
 import os
 import resource
 import socket
-import ssl
 import struct
 import termios
 from collections import Counter
@@ -32,16 +30,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 
 from memq.broker.access_log import CHANGES, said
-from memq.broker.authentication import Identity, Login, authenticate, identify, mechanisms
+from memq.broker.authentication import Session, mechanisms
 from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
 from memq.broker.listeners import translate, translate_error
 from memq.broker.throttling import Throttle
 from memq.broker.write_partition import ReceivedWrite
-from memq.core.access.principals import ANONYMOUS
 from memq.core.access.quotas import BYTES_IN, BYTES_OUT, MUTATIONS, REPLAY, REPLAY_AGE_MS, REQUESTS
-from memq.core.access.rules import Access, Rules
 from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     SERVER_MAX_HEADER_BYTES,
@@ -56,7 +52,6 @@ from memq.core.wire.messages import (
     Authenticate,
     FetchBatch,
     FetchNotifications,
-    Handshake,
     Struct,
     Write,
 )
@@ -103,8 +98,6 @@ TLS_SHARE = 0.5  # of memory_bytes, for all of them
 
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
 REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connection is read again
-
-NOBODY = Access(ANONYMOUS, "?", Rules())  # who may do nothing
 
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
@@ -168,7 +161,7 @@ class Connections:
         self._unauthenticated[connection] = None
         self.tls_bytes += connection.tls_bytes
         self.context.memory.admit(connection.tls_bytes)
-        host = connection.host
+        host = connection.session.host
         self._nobodies[host] += 1
         if error := self._too_many(connection):
             self._make_room(error)
@@ -191,7 +184,7 @@ class Connections:
     def _make_room(self, error: MemqError, host: str = "") -> None:
         """End the connection that has been silent for longest, of a host; it may be the newest."""
         for connection in self._unauthenticated:
-            if connection.host == host or not host:
+            if connection.session.host == host or not host:
                 self.authenticated(connection)
                 connection.end("too_many", error)
                 return
@@ -200,7 +193,7 @@ class Connections:
         """Record that a client has said who it is, or is asked no more."""
         if connection in self._unauthenticated:
             del self._unauthenticated[connection]
-            self._nobodies -= Counter([connection.host])  # and forget a host that has none
+            self._nobodies -= Counter([connection.session.host])  # and forget a host that has none
 
     def disconnected(self, connection: ServedConnection) -> None:
         """Forget a connection that is gone."""
@@ -230,7 +223,7 @@ class Connections:
             stall_ms //= SHORT_OF_MEMORY
         wall_s = self.context.runtime.wall_ms() / 1000
         for connection in list(self._open):
-            if connection.known_until_s <= wall_s:
+            if connection.session.until_s <= wall_s:
                 connection.end(
                     "expired", UnavailableError("the client's certificate or token has expired")
                 )
@@ -248,7 +241,9 @@ class Connections:
     def _follow_rules(self) -> None:
         self.throttling.quotas = self.control.document.quotas
         for connection in list(self._open):
-            connection.follow_rules()
+            if error := connection.session.follow():
+                connection.end("revoked", error)
+            connection.follow_quotas()
 
 
 class ServedConnection(asyncio.BufferedProtocol):
@@ -262,8 +257,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         connections: as given.
         opened_s: when it began, by the event loop's clock.
         tls_bytes: what TLS takes of it; 0 without.
-        host: address of the client.
-        known_until_s: when the client's certificate or token ends, seconds since 1970.
+        session: who the client is.
     """
 
     def __init__(self, connections: Connections, listener: str) -> None:
@@ -274,6 +268,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._memory = context.memory
         self._scheduler = context.scheduler
         self._loop = asyncio.get_running_loop()
+        self.session = Session(connections.control, connections.access_log, listener, self._known)
         self._reader = FrameReader(
             max_header_bytes=HANDSHAKE_MAX_HEADER_BYTES,
             max_body_bytes=0,
@@ -283,19 +278,14 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._wire = ServerConnection(
             cluster_id=context.config.cluster_id,
             broker_id=context.config.broker_id,
-            admit=self._admit,
+            admit=self.session.admit,
             mechanisms=mechanisms(connections.control),
             max_body_bytes=context.config.max_body_bytes,
         )
         self._transport: asyncio.Transport | None = None
         self._fd = -1
-        self._peer = self.host = "?"
-        self._refusing = False  # a login has failed, and that is not told yet
-        self._authenticating = False  # a step of one is being answered
-        self._identity: Identity | None = None
-        self._login: Login | None = None
-        self._access = NOBODY
-        self._asked = Handshake(versions=[])
+        self._peer = "?"
+        self._deaf = False  # a login is being answered, or has failed and that is not told yet
         self._traffic = [context.metrics.traffic]
         self._incomplete_bytes = 0  # charged for bodies that are not complete
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
@@ -317,7 +307,6 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.tls_bytes = 0
-        self.known_until_s = math.inf
         self.opened_s = self._loop.time()
         self._frame_since_s = self.opened_s  # when the frame in progress began
         self._progress_s = self.opened_s  # when bytes last came
@@ -334,7 +323,8 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high=0)
         peer = transport.get_extra_info("peername")
         if peer:
-            self.host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
+            self.session.host, self._peer = peer[0], f"{peer[0]}:{peer[1]}"
+        self.session.certificate = transport.get_extra_info("peercert") or {}
         sock = transport.get_extra_info("socket")
         self._fd = sock.fileno()
         self.tls_bytes = TLS_BYTES if isinstance(transport, TlsLayer) else 0
@@ -555,20 +545,21 @@ class ServedConnection(asyncio.BufferedProtocol):
         frame = self._reader.incoming
         if frame is None or frame.type != WRITE_CODE:
             raise ProtocolError("only a Write has a body")
-        if not self._access.unrestricted and (error := self.refusal(self._wire.preview(frame))):
+        access = self.session.access
+        if not access.unrestricted and (error := self.refusal(self._wire.preview(frame))):
             raise ForbiddenError(str(error))  # to end the connection, whatever else it is
 
     # -- requests ---------------------------------------------------------------------------
 
     def _receive(self, frame: Frame) -> bool:
         """Handle a frame; True when it is a Write, which has taken over the charge of its body."""
-        if self._transport is None or self._transport.is_closing() or self._refusing:
+        if self._transport is None or self._transport.is_closing() or self._deaf:
             return False
         try:
             event = self._wire.receive(frame)
         except MemqError as exc:
             if isinstance(exc, UnauthorizedError):
-                self._note("login", exc)
+                self.session.note("login", exc)
             self.end(exc.code, exc)
             return False
         match event:
@@ -576,7 +567,7 @@ class ServedConnection(asyncio.BufferedProtocol):
                 self._receive_write(ReceivedWrite(event, self, self._memory))
                 return True
             case Request(header=Authenticate()):
-                self._log_in(event)
+                self._spawn(self._authenticate(event))
             case Request():
                 self._spawn(self._answer(event.correlation_id, event.header))
             case Refused(buffers, error):
@@ -602,116 +593,42 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     # -- who it is --------------------------------------------------------------------------
 
-    def _admit(self, asked: Handshake) -> tuple[str, int] | None:
-        """Return who a client is that shakes hands, and for how long; None when it must log in.
-
-        Raises:
-            UnauthorizedError: it is not welcome.
-        """
-        control = self.connections.control
-        self._asked = asked
-        identity = identify(
-            control,
-            asked,
-            required=control.config.all_listeners()[self._listener].authentication == "required",
-            certificate=self._certificate(),
-        )
-        if identity is None:
-            self._login = Login(control)
-            return None
-        self._become(identity)
-        return identity.principal, self._left_ms()
-
-    def _certificate(self) -> dict[str, Any]:
-        """Return the client's certificate, as `ssl` describes it; empty without one."""
-        assert self._transport is not None  # noqa: S101 - it gave the bytes
-        return self._transport.get_extra_info("peercert") or {}
-
-    def _log_in(self, request: Request) -> None:
-        """Take a step of a login, or show another proof of the same client; one at a time."""
-        if self._authenticating:
-            self.end("protocol", ProtocolError("Authenticate before the answer to another"))
-            return
-        self._authenticating = True
-        self._spawn(self._authenticate(request))
-
-    async def _authenticate(self, request: Request) -> None:
-        """Answer a step; a client has one attempt."""
-        correlation_id = request.correlation_id
-        step = cast("Authenticate", request.header)
-        try:
-            answer, identity = await authenticate(
-                self.connections.control, self._identity, self._login, step
-            )
-        except MemqError as exc:
-            self._not_authenticated(correlation_id, exc)
-            return
-        finally:
-            self._authenticating = False
-        if self._transport is None or self._transport.is_closing():
-            return
-        if identity is not None:
-            self._login = None
-            self._wire.authenticated()
-            self._become(identity)
-            answer.principal, answer.expires_ms = identity.principal, self._left_ms()
-        self.send(self._wire.answer(correlation_id, answer))
-
-    def _not_authenticated(self, correlation_id: int, error: MemqError) -> None:
-        if self._identity is not None and isinstance(error, UnavailableError):
-            self.send(self._wire.fail(correlation_id, error))  # the session it has goes on
-            return
-        self._note("login", error, user=self._login.user if self._login else "")
-        self._refusing = True
-        self.hold()
-        self._loop.call_later(REFUSAL_S, self.end, error.code, error)
-
-    def _left_ms(self) -> int:
-        """Return for how long the client is known; 0 for ever."""
-        if self.known_until_s == math.inf:
-            return 0
-        return max(1, int(self.known_until_s * 1000) - self._context.runtime.wall_ms())
-
-    def _become(self, identity: Identity) -> None:
-        self._identity = identity
-        self.known_until_s = identity.until_s
-        if certificate := self._certificate():
-            ends_s = ssl.cert_time_to_seconds(certificate["notAfter"])
-            self.known_until_s = min(ends_s, identity.until_s)
-        self._access = Access(identity.principal, self.host, self.connections.control.rules)
+    def _known(self) -> None:
+        """Take large requests: it is known whose they are."""
+        self._wire.authenticated()
         self._reader.max_header_bytes = SERVER_MAX_HEADER_BYTES
         self._reader.max_body_bytes = self._context.config.max_body_bytes
         self.connections.authenticated(self)
-        self._throttle.follow(self._access, self._asked.client, self._asked.group)
+        self.follow_quotas()
         try:
-            self._throttle.count(self._access, self._asked.client)
+            self._throttle.count(self.session.access, self.session.asked.client)
         except UnavailableError as exc:
             self._loop.call_soon(self.end, "too_many", exc)
-        if not self._access.unrestricted:
-            self._note("login")
 
-    def follow_rules(self) -> None:
-        """Hold to the users, tokens and rules of now; end when the client is nobody any more."""
-        if self._identity is None:
+    def follow_quotas(self) -> None:
+        """Hold to the quotas of now."""
+        if self.session.identity is not None:
+            asked = self.session.asked
+            self._throttle.follow(self.session.access, asked.client, asked.group)
+
+    async def _authenticate(self, request: Request) -> None:
+        """Answer a step of a login; a client has one attempt, and waits meanwhile."""
+        if self._deaf:
             return
-        control = self.connections.control
-        self._access.follow(control.rules)
-        self._throttle.follow(self._access, self._asked.client, self._asked.group)
-        if not self._identity.holds(control):
-            error = UnauthorizedError(f"{self._identity.principal} was deleted, or changed")
-            self._note("disconnected", error)
-            self._access = NOBODY  # for what of it still waits
-            self.end("revoked", error)
-
-    def _note(self, event: str, error: MemqError | None = None, **more: Any) -> None:
-        """Note in the access log what this client did."""
-        access = self._access
-        if self._identity is None:  # `NOBODY` knows no host
-            access = Access("", self.host, None)
-        if error is not None:
-            more |= {"error": str(error)}
-        outcome = "ok" if error is None else error.code
-        self.connections.access_log.note(event, access, self._wire.client, outcome, **more)
+        self._deaf = self.session.identity is None
+        try:
+            answer = await self.session.step(cast("Authenticate", request.header))
+        except MemqError as exc:
+            if isinstance(exc, UnavailableError) and self.session.identity is not None:
+                self.send(self._wire.fail(request.correlation_id, exc))
+                return
+            self.session.note("login", exc)
+            self._deaf = True
+            self.hold()
+            self._loop.call_later(REFUSAL_S, self.end, exc.code, exc)
+            return
+        self._deaf = False
+        self.send(self._wire.answer(request.correlation_id, answer))
 
     # -- serving ----------------------------------------------------------------------------
 
@@ -743,13 +660,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         outcome: MemqError | None = None
         try:
             self._check(request)
-            if isinstance(request, FetchBatch | FetchNotifications):
-                await self._throttle.may_send()
-            await handlers.news(request)
+            await self._news(request)
             limit_bytes = handlers.answer_bytes(request)
             async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
                 self._check(request)  # it may have waited for a minute
-                header, body = await handlers.serve(request, self._access)
+                header, body = await handlers.serve(request, self.session.access)
                 if isinstance(request, FetchBatch):
                     self._check(request)  # the storage may have taken its time
                 if self._listener != DEFAULT_LISTENER:
@@ -771,19 +686,25 @@ class ServedConnection(asyncio.BufferedProtocol):
             raise  # it may have left something half-way: the broker stops
         finally:
             if change:
-                self._note(type(request).__name__, outcome, request=said(request), **before)
+                self.session.note(type(request).__name__, outcome, request=said(request), **before)
             elif isinstance(outcome, ForbiddenError):
-                self._note("denied", outcome, request=type(request).__name__)
+                self.session.note("denied", outcome, request=type(request).__name__)
+
+    async def _news(self, request: Struct) -> None:
+        """Wait until the client may ask for more, and then for what a long poll asks for."""
+        if isinstance(request, FetchBatch | FetchNotifications):
+            await self._throttle.may_send()
+        await self._handlers.news(request)
 
     def refusal(self, write: Struct) -> MemqError | None:
         """Return why a Write may not be stored now; None when it may."""
-        error = refusal(self._access, write)
+        error = refusal(self.session.access, write)
         if error is not None:
-            self._note("denied", error, request="Write")
+            self.session.note("denied", error, request="Write")
         return error
 
     def _check(self, request: Struct) -> None:
-        if error := refusal(self._access, request):
+        if error := refusal(self.session.access, request):
             raise error
 
     # -- answers ----------------------------------------------------------------------------
@@ -810,7 +731,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def fail(self, correlation_id: int, error: MemqError, request: Struct) -> None:
         """Answer a request with an error, unless the connection is gone."""
-        error = self._context.services.explained(concealed(self._access, request, error))
+        error = self._context.services.explained(concealed(self.session.access, request, error))
         if isinstance(error, NotHostedError) and self._listener != DEFAULT_LISTENER:
             error = translate_error(error, self._handlers.addresses(self._listener))
         self.refused(error)

@@ -95,8 +95,7 @@ async def proof(security: Security) -> Authenticate:
     """
     if not security.aws_iam:
         return Authenticate(mechanism="TOKEN", data=security.token().encode())
-    data = await asyncio.to_thread(_prove, security.aws_iam)
-    return Authenticate(mechanism=AWS_IAM, data=data)
+    return Authenticate(mechanism=AWS_IAM, data=await asyncio.to_thread(_prove, security.aws_iam))
 
 
 def _prove(audience: str) -> bytes:
@@ -127,6 +126,5 @@ def _prove(audience: str) -> bytes:
     auth.SigV4Auth(keys, "sts", region).add_auth(request)
     date, shown = request.headers["X-Amz-Date"], request.headers["Authorization"]
     signature = shown.rpartition("=")[2]
-    return msgspec.json.encode(
-        Proof(audience, region, keys.access_key, date, signature, keys.token or "")
-    )
+    made = Proof(audience, region, keys.access_key, date, signature, keys.token or "")
+    return msgspec.json.encode(made)

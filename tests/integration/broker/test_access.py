@@ -420,15 +420,17 @@ async def test_who_may_not_write_takes_no_memory(tmp_path):
 async def test_long_names_are_not_remembered(tmp_path):
     """They are of nothing, and would fill the memory."""
     async with asking(tmp_path) as (b, _), client(b, **login()) as alice:
-        [served] = [each for each in b.connections._open if each._access.principal == "User:alice"]
+        [served] = [
+            each for each in b.connections._open if each.session.access.principal == "User:alice"
+        ]
         for number in range(20):
             name = f"{number}" * 10_000
             with pytest.raises(UnknownTopicError):
                 await alice.ask(m.FetchOffsets(topic=name))
             with pytest.raises(UnknownTopicError):
                 await alice.write(0, topic=name, producer_id=name)
-        assert not served._access._answers
-        assert not served._access.may_write
+        assert not served.session.access._answers
+        assert not served.session.access.may_write
 
 
 async def test_the_log_has_the_lines_of_the_broker_alone(tmp_path, caplog):

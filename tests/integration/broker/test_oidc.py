@@ -230,7 +230,7 @@ async def test_a_session_is_renewed_in_flight_and_ends_with_its_token(tmp_path, 
             path.write_text(issuer.token(exp=6_000))
             await web_.ask(await proof(Security(token_file=str(path))))
             [served] = b.connections._open
-            assert served.known_until_s > now_s() + 5_000
+            assert served.session.until_s > now_s() + 5_000
             now["later_s"] = 600.0
             with pytest.raises(Exception, match="may not"):
                 await web_.ask(m.ListUsers())
@@ -260,7 +260,7 @@ async def test_the_client_renews_by_itself(tmp_path, issuer):
     async with asking(tmp_path, issuer) as b, client(b, token_file=str(path)) as web_:
         path.write_text(issuer.token())
         [served] = b.connections._open
-        while served.known_until_s < now_s() + 500:
+        while served.session.until_s < now_s() + 500:
             await web_.ask(m.Metadata())
             await asyncio.sleep(0)
         assert not web_.connection.closed
