@@ -75,6 +75,25 @@ class Sts:
             self.gate.set()
             await runner.cleanup()
 
+    def environment(self, key: str) -> dict[str, str]:
+        """What a client has in its environment that is to use this key here."""
+        return {
+            "AWS_ENDPOINT_URL_STS": self.url,
+            "AWS_DEFAULT_REGION": REGION,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_CONFIG_FILE": "/none",
+            "AWS_SHARED_CREDENTIALS_FILE": "/none",
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": KEYS[key].secret,
+            "AWS_SESSION_TOKEN": KEYS[key].token,
+        }
+
+    def table(self, audience: str) -> dict[str, str]:
+        """What a broker's table `[aws_iam]` has that asks here."""
+        return {
+            "audience": audience, "accounts": ACCOUNT, "regions": REGION, "endpoint": self.url
+        }  # fmt: skip
+
     async def _answer(self, request: web.Request) -> web.Response:
         body = await request.read()
         self.asked.append((request, body))

@@ -49,14 +49,7 @@ class House:
         self._folder, self._monkeypatch = folder, monkeypatch
         for name in ("AWS_PROFILE", "AWS_REGION"):
             monkeypatch.delenv(name, raising=False)
-        self.environment(
-            AWS_ENDPOINT_URL_STS=sts.url,
-            AWS_DEFAULT_REGION=REGION,
-            AWS_EC2_METADATA_DISABLED="true",
-            AWS_CONFIG_FILE="/none",
-            AWS_SHARED_CREDENTIALS_FILE="/none",
-        )
-        self.use("ASIAETL")
+        self.environment(**sts.environment("ASIAETL"))
         monkeypatch.setattr(connection, "REFUSAL_S", 0.01)
 
     def environment(self, **variables):
@@ -74,10 +67,7 @@ class House:
 
     @asynccontextmanager
     async def broker(self, runtime=SYSTEM, **more):
-        table = {
-            "audience": AUDIENCE, "accounts": ACCOUNT, "regions": REGION, "endpoint": self.sts.url
-        }  # fmt: skip
-        options = {"authentication": "required", "aws_iam": table}
+        options = {"authentication": "required", "aws_iam": self.sts.table(AUDIENCE)}
         options |= self.certificates.broker_options() | more
         async with broker(self._folder / "broker", runtime=runtime, **options) as b:
             yield b

@@ -22,6 +22,7 @@ from memq.errors import ConfigError, MemqError, TlsError, UnauthorizedError, Unk
 from memq.spark import MemqDataSource
 from memq.spark.options import parse_write_options
 from memq.spark.writer import plan_write, write_rows
+from tests.fakes.sts import ACCOUNT, Sts
 from tests.harness.certificates import DAY, Certificates
 from tests.integration.broker.support import broker, client
 from tests.integration.broker.test_oidc import TestIssuer
@@ -62,6 +63,8 @@ class House:
             "an unknown user": user | {"user": "eve"},
             "an expired token": {"ca": ca, "token_file": str(token)},
             "a revoked rule": user | {"user": "bob"},
+            "an AWS role": {"ca": ca, "aws_iam": "memq-tests"},
+            "an AWS role for others": {"ca": ca, "aws_iam": "staging"},
         }
 
     def _certificate(self, name, begins=timedelta(), lasts=90 * DAY):
@@ -89,6 +92,7 @@ REFUSED = {
     "a wrong password": (UnauthorizedError, "refused user 'alice', or the password"),
     "an unknown user": (UnauthorizedError, "refused user 'eve', or the password"),
     "an expired token": (UnauthorizedError, "the token has expired: get another"),
+    "an AWS role for others": (UnauthorizedError, "another audience than aws_iam = 'staging'"),
     "a revoked rule": (UnknownTopicError, "that User:bob may describe"),
 }
 
@@ -172,8 +176,8 @@ CLIENTS = [produce, consume, administer, read, plan_and_read_with_spark, write_w
 
 
 @asynccontextmanager
-async def house(folder):
-    """The broker, with a user and a certificate that may do all with the topic."""
+async def house(folder, monkeypatch):
+    """The broker, with a user, a certificate and an AWS role that may do all with the topic."""
     certificates = Certificates(folder)
     options = certificates.broker_options() | {
         "tls_ca": certificates.ca,
@@ -184,17 +188,23 @@ async def house(folder):
         "token": "root admin",
         "listeners": {"plain": {"port": 0}},
     }
-    async with TestIssuer().serve() as issuer:
-        table = {"issuer": issuer.url, "audience": "memq"}
-        async with broker(folder, oidc={"here": table}, **options) as b:
+    async with TestIssuer().serve() as issuer, Sts().serve() as sts:
+        for name, value in sts.environment("ASIAETL").items():
+            monkeypatch.setenv(name, value)
+        tables = {
+            "oidc": {"here": {"issuer": issuer.url, "audience": "memq"}},
+            "aws_iam": sts.table("memq-tests"),
+        }
+        async with broker(folder, **tables, **options) as b:
             async with client(b, "admin", ca=certificates.ca) as root:
                 await root.create(TOPIC, batch_age="5ms", audited=False)
                 for name in ("alice", "bob"):
                     user = new_user(name, PASSWORD, bytes(SALT_BYTES))
                     await root.ask(m.PutUser(user=user))
                 rules = [
-                    Rule(principal="User:alice", operation="all", type=kind, name="*")
+                    Rule(principal=principal, operation="all", type=kind, name="*")
                     for kind in ("topic", "group", "producer_id")
+                    for principal in ("User:alice", f"User:arn:aws:iam::{ACCOUNT}:role/etl")
                 ]
                 await root.ask(m.AlterRules(add=rules))
                 await root.write(0, topic=TOPIC)
@@ -219,9 +229,9 @@ async def told(act, row: str, capfd) -> None:
 
 
 @pytest.mark.parametrize("act", CLIENTS, ids=lambda act: act.__name__)
-async def test_each_client_at_each_door(tmp_path, capfd, act):
+async def test_each_client_at_each_door(tmp_path, capfd, monkeypatch, act):
     """It gets in where it may, and is told soon where not; the error is not one to retry."""
-    async with house(tmp_path) as here:
+    async with house(tmp_path, monkeypatch) as here:
         for row, security in here.shown.items():
             address = here.address(row)
             await told(lambda: asyncio.to_thread(act, address, security), row, capfd)  # noqa: B023
@@ -230,7 +240,7 @@ async def test_each_client_at_each_door(tmp_path, capfd, act):
 @pytest.mark.parametrize("place", ["task", "trigger"])
 async def test_airflow_at_each_door(tmp_path, capfd, monkeypatch, place):
     """Tasks and triggers say the same, by a connection whose login is the user."""
-    async with house(tmp_path) as here:
+    async with house(tmp_path, monkeypatch) as here:
         for row, security in here.shown.items():
             hook = hook_of(here.address(row), security, monkeypatch)
 
