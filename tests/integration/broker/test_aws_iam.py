@@ -14,6 +14,7 @@ from aiohttp import web
 
 from memq.broker import aws_iam, connection
 from memq.client import authentication
+from memq.client import connection as client_connection
 from memq.client.authentication import proof
 from memq.client.connection import BrokerConnection
 from memq.client.security import Security
@@ -370,7 +371,8 @@ async def test_a_renewal_is_of_the_same_client(house):
 
 async def test_the_client_renews_by_itself(house, monkeypatch):
     """Before the session ends, also after AWS was away; what is asked meanwhile is answered."""
-    monkeypatch.setattr(aws_iam, "SESSION_S", 3.0)
+    monkeypatch.setattr(aws_iam, "SESSION_S", 60.0)
+    monkeypatch.setattr(client_connection, "RENEW_AT", 0.02)
     async with house.broker() as b, house.client(b) as c:
         [served] = b.connections._open
         ends_s = served.session.until_s
