@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -24,10 +20,11 @@ from memq.cli.command import (
 from memq.cli.output import notice, show_json, show_rows, some_of, table_text
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
-from memq.errors import CorruptDataError, InvalidRequestError, MemqError, UnknownGroupError
+from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from memq import AdminClient
     from memq.cli.output import Row
@@ -257,66 +254,27 @@ def delete(*, name: str, topic: str, yes: bool, admin: AdminClient, output: str)
     cls=Command,
     epilog="""
 memq lag
-memq lag clicks --watch
 memq lag --group reports -o json
+watch memq lag clicks
 """,
 )
 @click.argument("topic", type=TopicType(), required=False)
 @option("--group", type=GroupType(), help="Only this group, in every topic that it reads.")
-@option("--watch", is_flag=True, help="Show it again and again, until interrupted.")
-@option(
-    "--interval",
-    "interval_s",
-    type=click.FloatRange(0.1, 86_400),
-    default=2.0,
-    help="Seconds between two looks with --watch.",
-)
 @admin_options
-def lag(
-    *,
-    topic: str | None,
-    group: str | None,
-    watch: bool,
-    interval_s: float,
-    admin: AdminClient,
-    output: str,
-) -> None:
+def lag(*, topic: str | None, group: str | None, admin: AdminClient, output: str) -> None:
     """Show how much groups have not read, of TOPIC or of all topics.
 
     LAG counts Batches that are published and not committed, RECORDS the LogMessages in them, SIZE
     their bytes; BEHIND is the age of the oldest of those LogMessages. `memq group describe` shows
     the read partitions of a group.
     """
-    if not watch:
-        found = admin.lag(topic, group)
-        if group is not None and not found:
-            raise UnknownGroupError(f"no group {group!r}; see `memq group list`")
-        if output == "json":
-            show_json([lag_row(each) for each in found])
-        else:
-            click.echo(_lag_table(found))
-        return
-    while True:
-        _show_round(admin, topic, group, output)
-        time.sleep(interval_s)
-
-
-def _show_round(admin: AdminClient, topic: str | None, group: str | None, output: str) -> None:
-    """Look once. An outage is told and ends nothing: brokers that restart come back."""
-    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-    try:
-        found = admin.lag(topic, group)
-    except MemqError as exc:
-        if not exc.retriable:
-            raise
-        notice(f"memq: {now}: no answer, looking again: {exc}")
-        return
+    found = admin.lag(topic, group)
+    if group is not None and not found:
+        raise UnknownGroupError(f"no group {group!r}; see `memq group list`")
     if output == "json":
-        click.echo(json.dumps({"at": now, "groups": [lag_row(each) for each in found]}))
+        show_json([lag_row(each) for each in found])
     else:
-        click.clear()  # at a terminal
-        click.echo(f"{now}\n{_lag_table(found)}\n")
-    sys.stdout.flush()
+        click.echo(_lag_table(found))
 
 
 def _lag_table(found: Sequence[GroupLag]) -> str:

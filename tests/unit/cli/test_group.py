@@ -1,15 +1,13 @@
-"""What commands say of groups, a watch through an outage, and where a reset goes."""
-
-import json
+"""What commands say of groups, and where a reset goes."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.group import _show_round, lag_row, new_offset, notes
+from memq.cli.group import lag_row, new_offset, notes
 from memq.client.lag import GroupLag, GroupPartition, Lag
 from memq.core.wire.messages import GroupMember, PartitionOffsets
-from memq.errors import CorruptDataError, InvalidRequestError, RequestTimeoutError, UnavailableError
+from memq.errors import InvalidRequestError
 
 MEMBER = GroupMember(member_id="c-0123456789abcdef", client="reader", partitions=[])
 
@@ -50,36 +48,6 @@ def test_all_read_partitions_together():
     assert [each["partition"] for each in row["partitions"]] == [0, 1, 2]
     assert lag_row(group(part(0, committed=None), part(1, error="x")))["lag"] is None
     assert lag_row(group(part(0, lag=Lag())))["lag"] == 0
-
-
-class Admin:
-    """Answers one after the other; an error is raised."""
-
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-
-    def lag(self, topic, name):
-        self.asked.append((topic, name))
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-
-@pytest.mark.parametrize("error", [UnavailableError("away"), RequestTimeoutError("slow")], ids=type)
-def test_a_watch_goes_on_through_an_outage(said, capsys, error):
-    """An outage is told with its time and shows nothing; what will not pass ends the watch."""
-    admin = Admin(error, [group(part(0))], CorruptDataError("damaged"))
-    _show_round(admin, "t", "g", "json")
-    assert capsys.readouterr().out == ""
-    assert said[0].endswith(f"Z: no answer, looking again: {error}")
-    _show_round(admin, "t", "g", "json")
-    found = json.loads(capsys.readouterr().out)
-    assert found["groups"] == [lag_row(group(part(0)))]
-    assert len(said) == 1
-    with pytest.raises(CorruptDataError):
-        _show_round(admin, "t", "g", "json")
-    assert admin.asked == [("t", "g")] * 3
 
 
 # -- where a reset goes ---------------------------------------------------------------------
