@@ -6,7 +6,7 @@
     memq.spark.scan(spark, topic="clicks", table="prod:lake.clicks")
 
 Spark finds the source without being told where the module `pyspark_memq` can be imported.
-`progress_of` and `ProgressListener` tell how far a stream is.
+`progress_of` tells how far a stream is.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from memq.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from memq.spark.progress import ProgressListener, SourceProgress, progress_of
+    from memq.spark.progress import SourceProgress, progress_of
     from memq.spark.source import MemqDataSource
     from memq.spark.table_scan import scan
 
-__all__ = ["MemqDataSource", "ProgressListener", "SourceProgress", "progress_of", "scan"]
+__all__ = ["MemqDataSource", "SourceProgress", "progress_of", "scan"]
 
 _MODULES = dict.fromkeys(__all__, "memq.spark.progress") | {
     "MemqDataSource": "memq.spark.source",

@@ -7,29 +7,19 @@ offset; this reads them.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from memq.client.lag import Lag
 from memq.core.decoding import UNDECODABLE
-from memq.core.units import counted
 from memq.errors import CorruptDataError
 from memq.spark.positions import TopicPosition, decode_topics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
-    from pyspark.sql.streaming.listener import (
-        QueryProgressEvent,
-        QueryStartedEvent,
-        QueryTerminatedEvent,
-        StreamingQueryProgress,
-    )
-
-log = logging.getLogger("memq.spark")
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 
 class SourceProgress(NamedTuple):
@@ -82,41 +72,6 @@ def progress_of(progress: StreamingQueryProgress) -> list[SourceProgress]:
             )
         )
     return found
-
-
-class ProgressListener(StreamingQueryListener):
-    """Hands over how far the memq sources of all queries of a session are.
-
-    Register it by `spark.streams.addListener(ProgressListener())`.
-
-    Args:
-        publish: is called with each; by default they are logged.
-    """
-
-    def __init__(self, publish: Callable[[SourceProgress], object] | None = None) -> None:
-        self._publish = _log if publish is None else publish
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Nothing is known yet."""
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Handle the end of a micro-batch."""
-        for each in progress_of(event.progress):
-            self._publish(each)
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """There is nothing more to tell."""
-
-
-def _log(each: SourceProgress) -> None:
-    log.info(
-        "MemQ stream %s, micro-batch %d: %s in %s, %s",
-        each.query,
-        each.batch_id,
-        counted(each.rows, "row"),
-        counted(each.offsets, "offset"),
-        "lag is not known" if each.lag is None else f"lag is {counted(each.lag.batches, 'Batch')}",
-    )
 
 
 def _decoded(text: str | None) -> dict[str, Any]:
