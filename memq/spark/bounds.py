@@ -1,4 +1,4 @@
-"""Where a read begins and ends, as users say it: a word, a time, or JSON of offsets or times.
+"""Where a read begins and ends, as users say it: a word, a time, or JSON of offsets.
 
 JSON is by read partition, `{"0": 5, "1": 7}`, where one topic is read, and by topic and read
 partition, `{"clicks": {"0": 5}}`, where several are, as in Spark's Kafka source. It limits a read
@@ -17,7 +17,7 @@ from memq.reading.start import EARLIEST, LATEST, At, Place, time_ms
 
 if TYPE_CHECKING:
     import re
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
@@ -28,12 +28,12 @@ class Bound:
 
     Attributes:
         place: the place in all read partitions.
-        partitions: a place by read partition; others are not read. None where it is about all.
+        partitions: an offset by read partition; others are not read. None where it is about all.
         by_topic: a bound of its own for each topic; others are not read.
     """
 
     place: Place | None = None
-    partitions: Mapping[int, Place] | None = None
+    partitions: Mapping[int, int] | None = None
     by_topic: Mapping[str, Bound] | None = None
 
     def places(self, partitions: Iterable[int]) -> dict[int, Place]:
@@ -48,10 +48,8 @@ class Bound:
 
     @property
     def latest_ms(self) -> int:
-        """The latest time in it, milliseconds since 1970 UTC; 0 where there is none."""
-        places = [self.place, *(self.partitions or {}).values()]
-        inner = [each.latest_ms for each in (self.by_topic or {}).values()]
-        return max([0, *inner, *(each.ms for each in places if isinstance(each, At))])
+        """The time in it, milliseconds since 1970 UTC; 0 where there is none."""
+        return self.place.ms if isinstance(self.place, At) else 0
 
     def of_topic(self, name: str) -> Bound | None:
         """Return what it says of one topic; None where it is about others."""
@@ -67,12 +65,17 @@ def parse_offsets(text: str) -> Bound:
     word = _WORDS.get(text.strip().lower())
     if word is not None:
         return Bound(word)
-    return _parse_json(
-        text,
-        _offset,
-        'must be earliest, latest, or JSON of read partition to offset such as {"0": 5, "1": 7}, '
-        'by topic where several are read such as {"clicks": {"0": 5}}; -2 is earliest, -1 latest',
-    )
+    try:
+        found = json.loads(text)
+        if found and all(isinstance(each, dict) for each in found.values()):
+            return Bound(by_topic={topic: _by_partition(each) for topic, each in found.items()})
+        return _by_partition(found)
+    except (ValueError, AttributeError, TypeError, RecursionError) as exc:
+        raise ValueError(
+            'must be earliest, latest, or JSON of read partition to offset such as {"0": 5, '
+            '"1": 7}, by topic where several are read such as {"clicks": {"0": 5}}; -2 is '
+            "earliest, -1 latest"
+        ) from exc
 
 
 def parse_timestamp(text: str) -> Bound:
@@ -81,56 +84,21 @@ def parse_timestamp(text: str) -> Bound:
     Raises:
         ValueError: it is no such time.
     """
-    return Bound(_time(text))
+    found = text.strip()
+    return Bound(At(int(found) if found.isdigit() else _iso_ms(found)))
 
 
-def parse_timestamps(text: str) -> Bound:
-    """Parse a bound from JSON of read partition to time.
-
-    Raises:
-        ValueError: it is no such JSON.
-    """
-    return _parse_json(
-        text,
-        _time,
-        'must be JSON of read partition to time such as {"0": 1751284800000} or '
-        '{"0": "2025-06-30T12:00:00Z"}, by topic where several are read such as '
-        '{"clicks": {"0": 1751284800000}}',
-    )
-
-
-def _parse_json(text: str, place: Callable[[Any], Place], wrong: str) -> Bound:
-    try:
-        found = json.loads(text)
-        if found and all(isinstance(each, dict) for each in found.values()):
-            topics = {topic: _by_partition(each, place) for topic, each in found.items()}
-            return Bound(by_topic=topics)
-        return _by_partition(found, place)
-    except (ValueError, AttributeError, TypeError, RecursionError) as exc:
-        raise ValueError(wrong) from exc
-
-
-def _by_partition(found: Mapping[str, Any], place: Callable[[Any], Place]) -> Bound:
-    places = {int(partition): place(each) for partition, each in found.items()}
-    if not places or min(places) < 0:
+def _by_partition(found: Mapping[str, Any]) -> Bound:
+    offsets = {int(partition): _offset(each) for partition, each in found.items()}
+    if not offsets or min(offsets) < 0:
         raise ValueError(found)
-    return Bound(partitions=places)
+    return Bound(partitions=offsets)
 
 
 def _offset(found: Any) -> int:
     if type(found) is not int or found < EARLIEST:
         raise ValueError(found)
     return found
-
-
-def _time(found: Any) -> At:
-    if isinstance(found, str) and not found.strip().isdigit():
-        return At(_iso_ms(found.strip()))
-    if isinstance(found, str):
-        return At(int(found))
-    if type(found) is not int or found < 0:
-        raise ValueError(found)
-    return At(found)
 
 
 def _iso_ms(text: str) -> int:
@@ -175,7 +143,7 @@ def _check_topic_bounds(starting: Bound, ending: Bound) -> None:
         )
     for partition, start in starting.partitions.items():
         end = ending.partitions[partition]
-        if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
+        if 0 <= end < start:
             raise ConfigError(
                 f"option 'endingOffsets' = {end} for read partition {partition}: it is before "
                 f"'startingOffsets' = {start}"

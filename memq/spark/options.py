@@ -34,7 +34,6 @@ from memq.spark.bounds import (
     check_topics,
     parse_offsets,
     parse_timestamp,
-    parse_timestamps,
 )
 
 if TYPE_CHECKING:
@@ -136,9 +135,6 @@ class ReadOptions(_TopicOptions):
         starting_timestamp: Start with the first Batch published at this time or later: milliseconds
             since 1970, or ISO 8601 with a time zone.
         ending_timestamp: End before the first Batch published at this time or later.
-        starting_offsets_by_timestamp: JSON of read partition to such a time; reads only those
-            partitions.
-        ending_offsets_by_timestamp: The same for the end.
         columns: Columns to read, separated by commas; `.schema(...)` does the same.
         maps: `pairs`: a map is an array of `key` and `value`, with duplicate keys; `map`: a map, of
             which Spark mostly shows one of duplicate keys.
@@ -167,8 +163,6 @@ class ReadOptions(_TopicOptions):
     ending_offsets: Annotated[Bound, _text(parse_offsets, shown="`latest`; a stream does not end")]
     starting_timestamp: Annotated[Bound | None, _text(parse_timestamp)]
     ending_timestamp: Annotated[Bound | None, _text(parse_timestamp)]
-    starting_offsets_by_timestamp: Annotated[Bound | None, _text(parse_timestamps)]
-    ending_offsets_by_timestamp: Annotated[Bound | None, _text(parse_timestamps)]
     columns: Annotated[tuple[str, ...] | None, _text(_names, shown="all")]
     maps: Annotated[Maps | None, _chosen(Maps, shown="`headers` as pairs; a key twice is an error")]
     view: Annotated[View, _chosen(View, "records")]
@@ -302,7 +296,7 @@ def parse_read_options(given: Mapping[str, str], *, stream: bool = False) -> Rea
     """
     values = _parse_all(READ_OPTIONS, given, "read")
     for side, default in (("starting", LATEST if stream else EARLIEST), ("ending", LATEST)):
-        fields = [f"{side}_{what}" for what in ("offsets", "timestamp", "offsets_by_timestamp")]
+        fields = [f"{side}_{what}" for what in ("offsets", "timestamp")]
         given_bound = _only_one_of(values, *fields)
         values |= dict.fromkeys(fields) | {fields[0]: given_bound or Bound(default)}
     _only_one_of(values, "topic", "subscribe", "subscribe_pattern")

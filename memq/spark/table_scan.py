@@ -57,8 +57,6 @@ _SETTLED = (
     "endingOffsets",
     "startingTimestamp",
     "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
     "view",
 )
 
