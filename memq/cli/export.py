@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from memq.cli.command import (
     Command,
-    ParsedType,
     SizeType,
+    TimeType,
     TopicType,
     check_reachable,
     connection_options,
@@ -24,32 +23,17 @@ from memq.cli.command import (
     storage_options_option,
     zone_option,
 )
-from memq.cli.output import notice, progress_bar, show_one
-from memq.core.units import parse_time
+from memq.cli.output import progress_bar, show_one
 from memq.errors import ConfigError
-from memq.reading.start import time_us
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from memq.cli.formats import FileFormat
     from memq.client.read_range import TopicReader
     from memq.core.ranges import OffsetRange
 
 FORMATS = ("parquet", "csv", "jsonl", "arrow")
-
-
-class GivenTime(NamedTuple):
-    """A time, and how it was written."""
-
-    text: str
-    moment: datetime
-
-
-def _given_time(text: str) -> GivenTime:
-    return GivenTime(text, parse_time(text, datetime.now(UTC)))
-
-
-GivenTimeType = partial(ParsedType, "TIME", _given_time)
-"""A time that is remembered as it was written: an hour ago stays so when a command goes on."""
 
 
 @click.command(
@@ -62,8 +46,8 @@ memq export clicks batches/ --range 0:100-200 --format jsonl
 )
 @click.argument("topic", type=TopicType())
 @click.argument("target", metavar="FOLDER|FILE", type=click.Path(path_type=Path))
-@option("--from", "start", type=GivenTimeType(), help="Records of this time or later.")
-@option("--to", "end", type=GivenTimeType(), help="Records from before this time.")
+@option("--from", "start", type=TimeType(), help="Records of this time or later.")
+@option("--to", "end", type=TimeType(), help="Records from before this time.")
 @range_option(help="Exactly these Batches.")
 @option(
     "--format",
@@ -89,8 +73,8 @@ def export(
     *,
     topic: str,
     target: Path,
-    start: GivenTime | None,
-    end: GivenTime | None,
+    start: datetime | None,
+    end: datetime | None,
     wanted: OffsetRange | None,
     form: FileFormat | None,
     columns: str | None,
@@ -103,8 +87,8 @@ def export(
     """Write the records of TOPIC that are retained now to files.
 
     A FILE, which ends with .parquet, .csv, .jsonl or .arrow, is written whole or not at all. A
-    FOLDER gets a file for each read partition and so many bytes; the same command goes on with it
-    after an interruption.
+    FOLDER, which must be new or empty, gets a file for each read partition and so many bytes, and
+    the file _SUCCESS when all are there.
     """
     from memq.cli import export_job as job  # noqa: PLC0415 - loads Arrow
     from memq.client.read_range import AsyncTopicReader, TopicReader  # noqa: PLC0415
@@ -114,33 +98,18 @@ def export(
     names = None if columns is None else [name.strip() for name in columns.split(",")]
     if names and len(set(names)) < len(names):
         raise ConfigError(f"--columns {columns} names a column more than once; name each once")
-    selection = Selection(
-        start_time=start.moment if start else None, end_time=end.moment if end else None
-    )
+    selection = Selection(start_time=start, end_time=end)
     if wanted:
         selection = selection._replace(
             partition=wanted.partition, start=wanted.start, end=wanted.end
         )
     selection.check(topic)
-    request = job.ExportRequest(
-        topic=topic,
-        format=kind,
-        columns=names,
-        metadata=metadata,
-        range=f"{wanted.partition}:{wanted.start}-{wanted.end}" if wanted else "",
-        start=start.text if start else "",
-        end=end.text if end else "",
-        start_us=time_us(start.moment) if start else None,
-        end_us=time_us(end.moment) if end else None,
-    )
 
-    def open_reader(topic_id: str, schema_id: str) -> TopicReader:
+    def open_reader() -> TopicReader:
         check_reachable(bootstrap)
         asked = AsyncTopicReader(
             bootstrap,
             topic=topic,
-            topic_id=topic_id,
-            schema_id=schema_id,
             columns=names,
             metadata=metadata,
             client="memq export",
@@ -151,19 +120,13 @@ def export(
     started_s = time.monotonic()
     run = job.export_file if is_file else job.export_folder
     what = job.ExportJob(
-        request=request,
+        form=kind,
         selection=selection,
         open_reader=open_reader,
         progress=partial(progress_bar, f"memq export {topic}"),
-        say=notice,
         file_bytes=file_bytes,
     )
-    try:
-        outcome = run(target, what)
-    except KeyboardInterrupt:
-        if not is_file:
-            notice(f"{target}: not whole yet; the same command goes on")
-        raise
+    outcome = run(target, what)
     row = {"topic": topic, "target": str(target), "format": kind, **outcome._asdict()}
     if output == "table" and outcome.incomplete_before is None:
         del row["incomplete_before"]

@@ -24,7 +24,6 @@ from memq.core.defaults import READ_TIMEOUT_S
 from memq.core.format.schema import deserialize_schema
 from memq.core.units import parse_time
 from memq.errors import ConfigError, RequestTimeoutError
-from memq.reading.log import check_retained
 from memq.reading.objects import BatchSource
 from memq.reading.plan import Selection, plan_read
 from memq.reading.rows import FETCHES, RowsOfBatch, chosen_columns, read_batches, rows_of_batch
@@ -59,16 +58,13 @@ class AsyncTopicReader:
         storage_options: of the object store, as a table or as "NAME=VALUE,NAME=VALUE"; none for
             those of `MEMQ_STORAGE_OPTIONS`, or of the profile.
         client: names this reader in the brokers' logs.
-        schema_id: schema of the topic that the rows are to have; empty for the newest.
         limit: rows that `rows` gives at most.
 
     Attributes:
         schema: of the rows.
-        schema_id: of the topic's schema that it is made from.
     """
 
     schema: pa.Schema
-    schema_id: str
 
     def __init__(
         self,
@@ -79,7 +75,6 @@ class AsyncTopicReader:
         columns: Sequence[str] | None = None,
         metadata: bool = False,
         read_through: ReadThrough = "storage",
-        schema_id: str = "",
         limit: float = math.inf,
         **cluster: Unpack[ClusterArguments],
     ) -> None:
@@ -88,16 +83,14 @@ class AsyncTopicReader:
         self._executor = self._cluster.runtime.threads(FETCHES, "memq-fetch")
         self._source = BatchSource(self._topic, self._executor, read_through=read_through)
         self._columns, self._metadata, self._limit = columns, metadata, limit
-        self.schema_id = schema_id
 
     def __repr__(self) -> str:
         return f"<AsyncTopicReader of {self._topic.topic}>"
 
     async def __aenter__(self) -> Self:
         try:
-            self._info = await self._topic.info()
-            self.schema_id = self.schema_id or self._info.schema_id
-            offered = deserialize_schema(self._info.schemas[self.schema_id])
+            info = await self._topic.info()
+            offered = deserialize_schema(info.schemas[info.schema_id])
             self.schema = chosen_columns(offered, self._columns, metadata=self._metadata)
         except BaseException:
             await self.close()
@@ -141,18 +134,6 @@ class AsyncTopicReader:
         """
         return await plan_read(self._topic, selection, piece_bytes=piece_bytes)
 
-    async def check_retained(self, pieces: Sequence[Piece]) -> None:
-        """Make sure that pieces can be read in full.
-
-        Raises:
-            OffsetOutOfRangeError: retention has removed some of them.
-            TopicRecreatedError: the topic was deleted and recreated.
-            MemqError: the brokers failed.
-        """
-        retained = await self._topic.offsets()
-        for piece in pieces:
-            check_retained(self._topic.topic, piece.range, retained)
-
     async def rows(
         self, plan: ReadPlan, pieces: Sequence[Piece] | None = None
     ) -> AsyncGenerator[RowsOfBatch, None]:
@@ -171,10 +152,10 @@ class AsyncTopicReader:
             SchemaMismatchError: a Batch has other types than the topic.
             MemqError: brokers or storage failed.
         """
-        # A plan that was written down says nothing of the column.
-        times = plan.times and plan.times.of_topic(self._info)
         wanted = plan.pieces if pieces is None else pieces
-        rows_of = partial(rows_of_batch, schema=self.schema, times=times, metadata=self._metadata)
+        rows_of = partial(
+            rows_of_batch, schema=self.schema, times=plan.times, metadata=self._metadata
+        )
         left = self._limit
         reading = read_batches(self._topic, self._source, plan, wanted, rows_of)
         async with aclosing(reading) as batches:
@@ -199,12 +180,10 @@ class TopicReader(SyncClient[AsyncTopicReader]):
         super().__init__(reader, EventLoopThread("memq-read"))
 
     schema: pa.Schema = sync_property(AsyncTopicReader, "schema")
-    schema_id: str = sync_property(AsyncTopicReader, "schema_id")
     topic_id: str = sync_property(AsyncTopicReader, "topic_id")
     close = sync_close(AsyncTopicReader.close)
     offsets = sync(AsyncTopicReader.offsets)
     plan = sync(AsyncTopicReader.plan)
-    check_retained = sync(AsyncTopicReader.check_retained)
     rows = sync_iter(AsyncTopicReader.rows)
 
 

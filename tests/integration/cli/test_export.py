@@ -1,9 +1,10 @@
-"""`memq export`: formats, files, folders, and exports that go on after any kill."""
+"""`memq export`: formats, files, folders, and what a kill leaves."""
 
 import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -126,7 +127,7 @@ def test_times_and_ranges(memq, clicks, tmp_path):
     ("arguments", "expected"),
     [
         (["there.csv"], "there.csv exists; delete it, or name another file"),
-        (["full"], "full holds mine and no export; name a folder that is new or empty"),
+        (["full"], "full holds mine; name a folder that is new or empty"),
         (["none/x.csv"], "none/x.csv cannot be written: No such file or directory"),
         (["x", "--range", "0:4-9"], "offsets 4 to 8 of .* retained are offsets 0"),
         (["x", "--columns", "no"], "no column 'no'; there are key, value, headers, timestamp"),
@@ -148,7 +149,7 @@ def test_refusals(memq, clicks, tmp_path, arguments, expected):
     assert (tmp_path / "there.csv").read_text() == "mine"
 
 
-# -- going on -------------------------------------------------------------------------------
+# -- kills -------------------------------------------------------------------------------
 
 
 def kill_at(point, broker, *arguments):
@@ -163,26 +164,21 @@ def kill_at(point, broker, *arguments):
     assert killed.returncode == -signal.SIGKILL, killed.stderr
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        "os.replace:after:1",  # the manifest of the plan has its name
-        "os.replace:after:2",  # the first file has its name, and the manifest does not know
-    ],
-)
-def test_a_killed_export_goes_on(memq, clicks, broker, tmp_path, point):
-    """Killed at any step, and with more published since: nothing is missing or there twice."""
+def test_a_killed_folder_does_not_look_whole(memq, clicks, broker, tmp_path):
+    """It lacks `_SUCCESS`, and is refused until somebody has deleted it."""
     folder = tmp_path / "all"
     arguments = [clicks, folder, *SMALL]
-    kill_at(point, broker, *arguments)
-    fill(broker, clicks, range(6, 8))
+    kill_at("os.replace:after:2", broker, *arguments)
+    assert values(folder) == [0, 1, 2, 3]
+    assert not (folder / "_SUCCESS").exists()
+    assert "Delete an export that did not end" in memq("export", *arguments, code=1)
+    shutil.rmtree(folder)
 
     done = run(memq, *arguments)
 
     assert values(folder) == list(range(12))
     assert (done["records"], done["files"]) == (12, 6)
-    assert not list(folder.glob(".*.tmp"))
-    assert run(memq, *arguments)["resumed_files"] == done["files"]
+    assert (folder / "_SUCCESS").exists()
 
 
 def test_a_killed_file_is_not_there(memq, clicks, broker, tmp_path):

@@ -1,24 +1,14 @@
-"""Exports to files and folders: what is left when something fails, and how the next run goes on."""
+"""Exports to files and folders: what is left when something fails, and what the next run says."""
 
 import contextlib
-import json
 import os
 from types import SimpleNamespace
 
-import msgspec
 import pyarrow as pa
 import pytest
 from pyarrow import csv
 
-from memq.cli.export_job import (
-    LOCK,
-    MANIFEST,
-    ExportJob,
-    ExportManifest,
-    ExportRequest,
-    export_file,
-    export_folder,
-)
+from memq.cli.export_job import STARTED, SUCCESS, ExportJob, export_file, export_folder
 from memq.core.manifest import Totals
 from memq.core.ranges import OffsetRange
 from memq.errors import ConfigError, CorruptDataError, LockedError, StorageError, UnavailableError
@@ -35,12 +25,11 @@ class Reader:
     """Reads the pieces from nowhere; what `before` raises comes instead of a piece."""
 
     schema = pa.schema([("partition", pa.int64()), ("offset", pa.int64())])
-    schema_id, topic_id = "s", "i"
 
     def __init__(self, before=lambda _: None, pieces=PIECES):
         self.before, self.pieces = before, pieces
         self.closed = False
-        self.checked, self.read, self.planned = [], [], []
+        self.read, self.planned = [], []
 
     def __enter__(self):
         return self
@@ -55,9 +44,6 @@ class Reader:
         self.planned.append((selection, piece_bytes))
         return ReadPlan(times=None, pieces=self.pieces, incomplete_before_ms=7.0)
 
-    def check_retained(self, pieces):
-        self.checked.append([each.range for each in pieces])
-
     def rows(self, _plan, pieces):
         for piece in pieces:
             self.before(piece)
@@ -71,37 +57,23 @@ class Reader:
                 yield SimpleNamespace(batch=batch, rows=[rows.slice(0, 1), rows.slice(1)])
 
 
-REQUEST = ExportRequest(
-    topic="t",
-    format="csv",
-    columns=None,
-    metadata=False,
-    range="",
-    start="",
-    end="",
-    start_us=None,
-    end_us=None,
-)
-
-
 class Run:
-    """One run of an export, and what it said and showed."""
+    """One run of an export, and what it showed."""
 
-    def __init__(self, reader=None, **request):
+    def __init__(self, reader=None):
         self.reader = reader or Reader()
-        self.said, self.opened, self.sizes, self.done = [], [], [], []
-        self.selection = Selection(partition=request.pop("partition", None))
+        self.opened, self.sizes, self.done = 0, [], []
+        self.selection = Selection()
         self.job = ExportJob(
-            request=msgspec.structs.replace(REQUEST, **request),
+            form="csv",
             selection=self.selection,
             open_reader=self._open,
             progress=self._progress,
-            say=self.said.append,
             file_bytes=99,
         )
 
-    def _open(self, *arguments):
-        self.opened.append(arguments)
+    def _open(self):
+        self.opened += 1
         return self.reader
 
     @contextlib.contextmanager
@@ -132,7 +104,7 @@ ALL = [row for rows_of_one in EXPECTED for row in rows_of_one]
 
 
 def test_a_folder_and_what_is_said_of_it(tmp_path):
-    """A file for each piece, by its name, and sums of all; the same again reads nothing."""
+    """A file for each piece, by its name, and sums of all; the same again is refused at once."""
     run = Run()
     outcome = export_folder(tmp_path / "all", run.job)
     assert [rows(each) for each in shown(tmp_path / "all")] == EXPECTED
@@ -143,16 +115,14 @@ def test_a_folder_and_what_is_said_of_it(tmp_path):
         "partition-00001-000000000005-000000000007.csv",
     ]
     written = sum(each.stat().st_size for each in shown(tmp_path / "all"))
-    expected = (24, 8, 4, 0, 100, written, "1970-01-01T00:00:00.007Z")
-    assert outcome == expected
+    assert outcome == (24, 8, 4, 100, written, "1970-01-01T00:00:00.007Z")
     assert run.reader.planned == [(run.selection, 99)]
-    assert (run.sizes, sum(run.done), run.said) == ([100], 100, [])
-    assert run.opened == [("", "")]
+    assert (run.sizes, sum(run.done)) == ([100], 100)
     assert run.reader.closed
     again = Run()
-    assert export_folder(tmp_path / "all", again.job) == outcome._replace(resumed_files=4)
-    assert again.opened == []
-    assert "all is there already of the export planned at 20" in again.said[0]
+    with pytest.raises(ConfigError, match=f"holds {SUCCESS}; name a folder that is new or empty"):
+        export_folder(tmp_path / "all", again.job)
+    assert again.opened == 0
 
 
 ERRORS = [
@@ -181,94 +151,39 @@ def fails(export, path, error, where):
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 @pytest.mark.parametrize("number", range(len(PIECES)))
-def test_whatever_fails_at_a_file_the_next_run_goes_on_with_it(tmp_path, number, error):
-    """Those before it are whole and stay, none after it is begun, and nothing is there twice."""
+def test_whatever_fails_at_a_file_the_folder_is_not_called_whole(tmp_path, number, error):
+    """Files before it are whole, none after it is begun, and the next run refuses the folder."""
     folder = tmp_path / "all"
     fails(export_folder, folder, error, PIECES[number].range)
-    manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=ExportManifest)
-    assert [part.records is not None for part in manifest.parts] == [n < number for n in range(4)]
     assert [rows(each) for each in shown(folder)] == EXPECTED[:number]
-    stamps = [each.stat().st_mtime_ns for each in shown(folder)]
-
-    again = Run()
-    outcome = export_folder(folder, again.job)
-    assert [rows(each) for each in shown(folder)] == EXPECTED
-    assert (outcome.records, outcome.files, outcome.resumed_files) == (24, 4, number)
-    assert [each.stat().st_mtime_ns for each in shown(folder)][:number] == stamps
-    assert again.opened == [("i", "s")]
-    left = [each.range for each in PIECES[number:]]
-    assert again.reader.checked == [left]
-    assert again.reader.read == left
-    assert again.reader.planned == []
-    assert again.sizes == [sum(each.contents.bytes for each in PIECES[number:])]
-    assert [f"{number} are there" in each for each in again.said] == [True] * bool(number)
-    assert not list(folder.glob("*.tmp"))
-
-
-def test_files_that_are_gone_or_cut_are_refused(tmp_path):
-    """Somebody has them elsewhere, or has changed them; nothing is touched."""
-    folder = tmp_path / "all"
-    export_folder(folder, Run().job)
-    first, *others = shown(folder)
-    for spoil, found in ((lambda: first.write_bytes(b"mine"), 4), (first.unlink, None)):
-        spoil()
-        with pytest.raises(ConfigError, match=rf"{first.name} has {found} bytes .* another folder"):
-            export_folder(folder, Run().job)
-    assert shown(folder) == others
-
-
-def test_a_folder_in_use_is_left_alone(tmp_path):
-    """A second run is refused before it reads; the lock is free when the first has ended."""
-    folder = tmp_path / "all"
-    folder.mkdir()
-    (folder / f"{MANIFEST}.tmp").write_bytes(b"what a crash left")
-    run = Run()
-    lock = lock_exclusively(folder / LOCK)
-    with pytest.raises(LockedError):
-        export_folder(folder, run.job)
-    assert run.reader.read == []
-    assert not (folder / MANIFEST).exists()
-    os.close(lock)
-    export_folder(folder, run.job)
-    os.close(lock_exclusively(folder / LOCK))
-
-
-def test_a_manifest_of_another_version_is_refused(tmp_path):
-    """Nothing of it is touched."""
-    folder = tmp_path / "all"
-    export_folder(folder, Run().job)
-    found = json.loads((folder / MANIFEST).read_bytes())
-    for changes in ({"version": 2}, {"version": 0}, {"more": 1}, {"parts": [{}]}):
-        (folder / MANIFEST).write_text(json.dumps(found | changes))
-        with pytest.raises(CorruptDataError, match="name another folder"):
-            export_folder(folder, Run().job)
-    (folder / MANIFEST).write_bytes(b"\xff{")
-    with pytest.raises(CorruptDataError, match="is no manifest of an export"):
+    hidden = {each.name for each in folder.iterdir()} - {each.name for each in shown(folder)}
+    assert hidden == {STARTED}
+    with pytest.raises(
+        ConfigError, match=f"Delete an export that did not end: it has no {SUCCESS}"
+    ):
         export_folder(folder, Run().job)
-    assert len(shown(folder)) == 4
 
 
-@pytest.mark.parametrize(
-    ("changes", "same"),
-    [
-        ({"topic": "u"}, False),
-        ({"format": "parquet"}, False),
-        ({"columns": ["a"]}, False),
-        ({"metadata": True}, False),
-        ({"range": "0:1-2"}, False),
-        ({"start": "2h"}, False),
-        ({"end": "2h"}, False),
-        ({"start_us": 9, "end_us": 9}, True),  # an hour ago is the hour before the first run
-    ],
-)
-def test_another_request_is_refused(tmp_path, changes, same):
-    """Each thing that was asked for counts, as it was written."""
-    export_folder(tmp_path / "all", Run().job)
-    if same:
-        export_folder(tmp_path / "all", Run(**changes).job)
-    else:
-        with pytest.raises(ConfigError, match="holds the export 't --format csv', and this one is"):
-            export_folder(tmp_path / "all", Run(**changes).job)
+def test_a_folder_of_another_run_is_left_alone(tmp_path):
+    """One that began, or ended, while this one planned keeps what it has; nothing is added."""
+    folder = tmp_path / "all"
+    for name, error in ((STARTED, StorageError), (SUCCESS, ConfigError)):
+
+        class Late(Reader):
+            """Plans while another run takes the folder."""
+
+            def plan(self, *arguments, took=name, **options):
+                folder.mkdir(exist_ok=True)
+                (folder / took).touch()
+                return super().plan(*arguments, **options)
+
+        run = Run(Late())
+        with pytest.raises(error):
+            export_folder(folder, run.job)
+        assert run.reader.read == []
+        assert shown(folder) == []
+        for each in folder.iterdir():
+            each.unlink()
 
 
 # -- one file -------------------------------------------------------------------------------
@@ -280,7 +195,7 @@ def test_a_file_and_what_is_said_of_it(tmp_path):
     outcome = export_file(tmp_path / "x.csv", run.job)
     assert rows(tmp_path / "x.csv") == ALL
     size = (tmp_path / "x.csv").stat().st_size
-    assert outcome == (24, 8, 1, 0, 100, size, "1970-01-01T00:00:00.007Z")
+    assert outcome == (24, 8, 1, 100, size, "1970-01-01T00:00:00.007Z")
     assert (run.sizes, sum(run.done)) == ([100], 100)
     assert run.reader.planned == [(run.selection, 0)]
     with pytest.raises(ConfigError, match=r"x\.csv exists"):
