@@ -87,6 +87,7 @@ def export_folder(folder: Path, job: ExportJob) -> ExportOutcome:
 
     Raises:
         ConfigError: the folder holds something.
+        LockedError: another run has begun meanwhile.
         StorageError: the files cannot be written.
         MemqError: as `TopicReader`.
     """
@@ -95,7 +96,10 @@ def export_folder(folder: Path, job: ExportJob) -> ExportOutcome:
         plan = reader.plan(job.selection, piece_bytes=job.file_bytes)
         with _files_of(folder):
             make_folders(folder)
-            (folder / STARTED).touch(exist_ok=False)
+            try:
+                (folder / STARTED).touch(exist_ok=False)
+            except FileExistsError as exc:
+                raise LockedError(f"another export has begun in {folder}; name another") from exc
         _check_empty(folder, STARTED)  # another run may have come and gone
         nothing = Piece(OffsetRange(job.selection.partition or 0, 0, 0))  # a file says so as well
         with job.progress(plan.size_bytes) as advance:

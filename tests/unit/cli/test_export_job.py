@@ -167,7 +167,7 @@ def test_whatever_fails_at_a_file_the_folder_is_not_called_whole(tmp_path, numbe
 def test_a_folder_of_another_run_is_left_alone(tmp_path):
     """One that began, or ended, while this one planned keeps what it has; nothing is added."""
     folder = tmp_path / "all"
-    for name, error in ((STARTED, StorageError), (SUCCESS, ConfigError)):
+    for name, error in ((STARTED, LockedError), (SUCCESS, ConfigError)):
 
         class Late(Reader):
             """Plans while another run takes the folder."""
