@@ -120,8 +120,8 @@ def _check_empty(folder: Path, own: str = "") -> None:
         held = {each.name for each in folder.iterdir()} - {own} if folder.exists() else ()
     if held:
         raise ConfigError(
-            f"{folder} holds {min(held)}; name a folder that is new or empty. Delete an export "
-            f"that did not end: it has no {SUCCESS}"
+            f"{folder} holds {min(held)}; name a folder that is new or empty. An export without "
+            f"{SUCCESS} is running, or was interrupted: delete it then"
         )
 
 

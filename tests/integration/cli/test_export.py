@@ -171,7 +171,7 @@ def test_a_killed_folder_does_not_look_whole(memq, clicks, broker, tmp_path):
     kill_at("os.replace:after:2", broker, *arguments)
     assert values(folder) == [0, 1, 2, 3]
     assert not (folder / "_SUCCESS").exists()
-    assert "Delete an export that did not end" in memq("export", *arguments, code=1)
+    assert "is running, or was interrupted: delete it then" in memq("export", *arguments, code=1)
     shutil.rmtree(folder)
 
     done = run(memq, *arguments)
