@@ -6,6 +6,7 @@ A later source wins over an earlier one: default, file, `MEMQ_…` variable, com
 from __future__ import annotations
 
 import ipaddress
+import re
 import tomllib
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 from urllib.parse import urlsplit
@@ -36,6 +37,9 @@ DEFAULT_LISTENER = "default"
 T = TypeVar("T")
 ClientAuth = Literal["none", "optional", "required"]
 Authentication = Literal["none", "required"]
+
+_ARN = re.compile(r"arn:[a-z-]+:[!-~]{12,1024}")  # STS wants 20 characters or more
+_BUCKET = re.compile(r"s3://(?![^/]*--x-s3)[^*?$]+")
 
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "-1"}
 """Environment of a broker's process; it must be set before Arrow is loaded. Arrow's allocator gives
@@ -150,6 +154,12 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
             az://container/prefix; empty for the folder objects in data_dir.
         storage_options: Options of the object store, as region=eu-west-1,profile=logs or a table;
             see object storage. Others come from the environment.
+        credentials_role: ARN of the role in whose name readers get credentials for the objects of
+            one topic; see security. Empty for no credentials.
+        credentials_duration: How long such credentials are good; more than 1h only where the role
+            allows it, and brokers have keys of a user.
+        credentials_endpoint: URL of the STS that gives them, for S3-compatible servers; empty for
+            AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL, or AWS.
         queue: Queue for notifications: kafka://host:port,host:port; empty for the queue in
             data_dir.
         queue_options: Settings of Kafka's client, as security.protocol=SSL or a table; see Kafka as
@@ -205,6 +215,9 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     data_dir: Annotated[str, Option("text", "./memq-data")]
     storage: Annotated[str, Option("text", "")]
     storage_options: Annotated[NamedValues, Option("text", "", read=parse_storage_options)]
+    credentials_role: Annotated[str, Option("text", "")]
+    credentials_duration_ms: Annotated[int, Option("duration", "1h", 900_000, 43_200_000)]
+    credentials_endpoint: Annotated[str, Option("text", "")]
     queue: Annotated[str, Option("text", "")]
     queue_options: Annotated[NamedValues, Option("text", "", read=parse_queue_options)]
     zookeeper: Annotated[str, Option("text", "")]
@@ -277,6 +290,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         if fields["admin_tls"] and not fields["tls_cert"]:
             raise ConfigError("admin_tls without tls_cert and tls_key: name the files of both")
         _check_cluster(fields)
+        _check_credentials(fields["credentials_role"], fields["storage"])
         config = cls(topics=topics, listeners=listeners, oidc=oidc, aws_iam=aws_iam, **fields)
         _check_exposure(config)
         return config
@@ -359,6 +373,19 @@ def _check_cluster(fields: Mapping[str, Any]) -> None:
         raise ConfigError(
             "zookeeper without storage: the brokers of a cluster share one storage; set it to a "
             "bucket, such as s3://bucket/prefix, or to a file system that all of them mount"
+        )
+
+
+def _check_credentials(role: str, storage: str) -> None:
+    """Refuse to hand out credentials for what no policy can tell apart.
+
+    Raises:
+        ConfigError: naming the values, and what is expected.
+    """
+    if role and not (_ARN.fullmatch(role) and _BUCKET.fullmatch(storage)):
+        expected = "an ARN, and s3://BUCKET/PREFIX that is no directory bucket"
+        raise ConfigError(
+            f"credentials_role = {role!r}, storage = {storage!r}: expected {expected}"
         )
 
 

@@ -12,6 +12,7 @@ import msgspec
 
 from memq.broker.access_log import said
 from memq.broker.authorization import describes, hidden_topic
+from memq.broker.credentials import Lender
 from memq.broker.lag import check_read_partition
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
@@ -72,9 +73,9 @@ MAX_SEQUENCE = (1 << 62) - 1
 _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 """Errors of a Write that a broker of a cluster may only see for what it has not seen yet."""
 
-_LISTING = frozenset(
+_KNOWS_WHO = frozenset(
     each.request for each in m.REQUESTS.values() if any(need.each for need in each.needs)
-)
+) | {m.FetchCredentials}
 
 Outcome = tuple[m.Struct, Any]
 
@@ -86,7 +87,8 @@ class _Kind(NamedTuple):
 
     Attributes:
         serve: makes the answer, with its body if it has one. Where the request needs something of
-            each that it lists (`Need.each`), it is given the client's `Access` as well.
+            each that it lists (`Need.each`), it is given the client's `Access` as well, and where
+            the answer names the client.
         only_reads: it leaves nothing behind, unless it creates topics.
         lists: the answer has as many items as there are, schemas or errors.
     """
@@ -140,6 +142,7 @@ class Handlers:
             m.FetchWatermark: _Kind(self._fetch_watermark, only_reads=True),
             m.FetchLag: _Kind(self._fetch_lag, only_reads=True, lists=True),
             m.FetchBatch: _Kind(self._fetch_batch, only_reads=True),
+            m.FetchCredentials: _Kind(Lender(self._context, self._topics).lend, only_reads=True),
             m.CommitOffsets: _Kind(self._commit_offsets),
             m.FetchCommitted: _Kind(self._fetch_committed, only_reads=True),
             m.GroupHeartbeat: _Kind(self._group_heartbeat),
@@ -276,7 +279,7 @@ class Handlers:
 
     async def _serve(self, request: m.Struct, access: Access) -> Outcome:
         serve = self._table[type(request)].serve
-        answer = await (serve(request, access) if type(request) in _LISTING else serve(request))
+        answer = await (serve(request, access) if type(request) in _KNOWS_WHO else serve(request))
         return answer if isinstance(answer, tuple) else (answer, b"")
 
     def _mono_ms(self) -> int:

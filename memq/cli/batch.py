@@ -176,11 +176,11 @@ def _verify_topic(
 
     totals = dict.fromkeys(("batches", *_COUNTS), 0)
     damaged: list[Row] = []
-    with _open(topic, brokers) as client:
+    with _open(topic, brokers | {"storage_options": storage_options}) as client:
         ranges = _ranges(client, wanted)
         with progress_bar("Batches", sum(each.size for each in ranges)) as advance:
             for partition, offset, _, told in client.batches(ranges):
-                storage, key = open_uri(told.uri, storage_options)
+                storage, key = open_uri(told.uri, client.options_for(told.uri))
                 place = {"partition": partition, "offset": offset, "uri": told.uri}
                 found = inspect(told, partial(storage.get_range, key), deep=True)
                 damaged += [place | {"finding": each} for each in found.findings]

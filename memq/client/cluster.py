@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
+from memq.client.credentials import BorrowedCredentials
 from memq.client.profile import connection_of
 from memq.client.security import Security
 from memq.core.access.principals import ID_DIGITS, producer_suffix
@@ -111,6 +112,7 @@ class Cluster:
     Attributes:
         storage_options: with which objects of its topics are read.
         throttled_ms: for how long brokers let this client wait so far, by its quotas.
+        borrowed: credentials for these, where brokers hand them out.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class Cluster:
         self._token = connection["token"]
         self._zone = connection.get("zone", "")
         self.storage_options = connection.get("storage_options", NO_VALUES)
+        self.borrowed = BorrowedCredentials()
         self._security = Security.parse(connection.get("security", NO_VALUES))
         self._principal = ""  # as the broker said to which it connected last
         self._choice = BrokerChoice(self._zone, runtime)

@@ -30,9 +30,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import msgspec
 
 from memq.client.cluster import Cluster
+from memq.client.credentials import with_credentials
 from memq.client.lag import lag_of
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close, sync_iter, sync_property
 from memq.core.decoding import UNDECODABLE
+from memq.core.named_values import asks_brokers
 from memq.core.ranges import OffsetRange
 from memq.core.wire import messages as m
 from memq.errors import (
@@ -118,8 +120,21 @@ class TopicClient:
 
     @property
     def storage_options(self) -> NamedValues:
-        """Options of the object store, with which objects of the topic are read."""
+        """Options of the object store, as they were given."""
         return self.cluster.storage_options
+
+    async def options_for(self, uri: str) -> NamedValues:
+        """Return the options with which an object of the topic is read: with credentials of
+        brokers, where these are asked.
+
+        Raises:
+            ConfigError: the brokers hand out none, or the options do not go together.
+            MemqError: as `ask`.
+        """
+        if uri.startswith("s3://") and asks_brokers(self.storage_options):
+            own = self.cluster
+            return await with_credentials(self, own.borrowed, own.runtime.mono_s)
+        return self.storage_options
 
     def retry(self) -> Retry:
         """Begin the attempts of a call that is made of several; they share the request timeout."""
@@ -645,6 +660,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
     topic_id: str = sync_property(TopicClient, "topic_id")
     close = sync_close(TopicClient.close)
     info = sync(TopicClient.info)
+    options_for = sync(TopicClient.options_for)
     offsets = sync(TopicClient.offsets)
     starts = sync(TopicClient.starts)
     ranges_between = sync(TopicClient.ranges_between)

@@ -33,6 +33,9 @@ _OF_SECRETS = (
     "password",
 )  # fmt: skip
 
+# Ways to have credentials of AWS, beside which none of brokers are wanted.
+_CREDENTIALS = ("access_key_id", "secret_access_key", "session_token", "token", "profile")
+
 GivenValues = Mapping[str, object] | str | NamedValues
 """Options as people give them: a table, or its text; or as they were read."""
 
@@ -40,6 +43,22 @@ GivenValues = Mapping[str, object] | str | NamedValues
 def have_secret(values: NamedValues) -> bool:
     """Return whether one of some options is a credential, by its name."""
     return any(word in name.lower() for name, _ in values for word in _OF_SECRETS)
+
+
+def asks_brokers(options: NamedValues) -> bool:
+    """Return whether brokers are asked for the credentials.
+
+    Raises:
+        ConfigError: nobody knows who is to be asked, or others are given as well.
+    """
+    given = {name.lower(): value for name, value in options}
+    if (how := given.get("credentials")) is None:
+        return False
+    if how != "broker" or any(name.removeprefix("aws_") in _CREDENTIALS for name in given):
+        raise ConfigError(
+            f"storage_options: credentials = {how!r}: must be broker, with no key or profile"
+        )
+    return True
 
 
 def parse_storage_options(value: object) -> NamedValues:

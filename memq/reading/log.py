@@ -42,7 +42,10 @@ class TopicLog(Protocol):
 
     @property
     def storage_options(self) -> NamedValues:
-        """Options of the object store, with which objects of the topic are read."""
+        """Options of the object store, as they were given."""
+
+    async def options_for(self, uri: str) -> NamedValues:
+        """Return the options with which an object of the topic is read."""
 
     def retry(self) -> Retry:
         """Begin the attempts of a call that is made of several."""

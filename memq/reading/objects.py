@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from memq.core.format.batch import producer_runs
 from memq.core.format.index import FOOTER_BYTES, MAX_INDEX_BYTES, decode_tail
 from memq.core.format.reader import BatchReader
-from memq.core.named_values import NO_VALUES
+from memq.core.named_values import NO_VALUES, asks_brokers
 from memq.core.ranges import OffsetRange, retained_in_words
 from memq.core.units import counted
 from memq.core.wire.messages import FetchBatch
@@ -93,6 +93,30 @@ def read_storage(uri: str, start: int, length: int, options: NamedValues = NO_VA
     check_span(uri, start, length)
     storage, key = open_uri(uri, options)
     return storage.get_range(key, start, length)
+
+
+async def in_storage(topic: TopicLog, uri: str, read: Callable[[NamedValues], Awaitable[T]]) -> T:
+    """Read something of an object in its storage, with the options for it.
+
+    S3 says that there is no such object to those alone who may list, which credentials for one
+    topic do not allow. So where the storage refuses these, a broker is asked whether it is there.
+
+    Args:
+        topic: whose object it is.
+        uri: of the object.
+        read: reads it, given the options.
+
+    Raises:
+        ObjectNotFoundError: there is no such object.
+        MemqError: no broker gives credentials; or as `read`.
+    """
+    options = await topic.options_for(uri)
+    try:
+        return await read(options)
+    except StorageError as exc:
+        if exc.refused and options != topic.storage_options:
+            await read_broker(topic, uri, 0, 1, timeout_s=BROKER_TIMEOUT_S)
+        raise
 
 
 async def read_broker(
@@ -183,6 +207,9 @@ class FallbackReader:
 
     def _read(self, uri: str, start: int, length: int) -> Any:
         options = self._topic.storage_options
+        if asks_brokers(options):
+            asked: Any = self._topic.options_for(uri)
+            options = asyncio.run_coroutine_threadsafe(asked, self._loop).result()
         try:
             return read_storage(uri, start, length, options)
         except (ObjectNotFoundError, StorageError, ConfigError) as exc:
@@ -337,15 +364,16 @@ class BatchSource:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work, item)
 
     async def _read(self, published: PublishedBatch, left_s: float) -> FetchedBatch:
-        if self._read_through == "storage":
-            return await self.run(self._read_storage, published)
         it = published.notification
+        if self._read_through == "storage":
+            reading = partial(self.run, partial(self._read_storage, published))
+            return await in_storage(self._topic, it.uri, reading)
         data = await read_broker(self._topic, it.uri, 0, it.size_bytes, timeout_s=left_s)
         return await self.run(partial(decode, published=published, order=self._order), data)
 
-    def _read_storage(self, published: PublishedBatch) -> FetchedBatch:
+    def _read_storage(self, published: PublishedBatch, options: NamedValues) -> FetchedBatch:
         it = published.notification
-        data = read_storage(it.uri, 0, it.size_bytes, self._topic.storage_options)
+        data = read_storage(it.uri, 0, it.size_bytes, options)
         return decode(data, published, self._order)
 
     async def _present(self, published: PublishedBatch) -> PublishedBatch:

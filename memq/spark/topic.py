@@ -10,6 +10,7 @@ one thread and one set of connections.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from contextlib import closing, contextmanager
@@ -23,6 +24,7 @@ from memq.client.cluster import Cluster
 from memq.client.sync import EventLoopThread, SyncClient
 from memq.client.topic import SyncTopicClient, TopicClient
 from memq.core.format.schema import deserialize_schema
+from memq.core.named_values import asks_brokers
 from memq.core.notification import PublishedBatch
 from memq.errors import (
     ConfigError,
@@ -34,7 +36,7 @@ from memq.errors import (
     TopicRecreatedError,
     UnknownTopicError,
 )
-from memq.reading.objects import read_broker, read_storage
+from memq.reading.objects import in_storage, read_broker, read_storage
 from memq.runtime.retry import Retry
 from memq.runtime.system import SYSTEM
 
@@ -110,6 +112,7 @@ def share(options: ReadOptions) -> Shared:
         options.bootstrap,
         client="memq.spark",
         token=options.token,
+        storage_options=options.storage_options,
         security=options.security,
         request_timeout_s=REQUEST_TIMEOUT_S,
     )
@@ -268,11 +271,12 @@ def open_objects(options: ReadOptions) -> Iterator[GetRange]:
         ObjectNotFoundError: there is no such object.
         MemqError: storage or brokers failed until the deadline.
     """
-    if options.read_through == "storage":
+    direct = options.read_through == "storage"
+    if direct and not asks_brokers(options.storage_options):
         yield partial(_read_storage, options.storage_options)
         return
     with closing(share(options)) as shared:
-        yield partial(_read_broker, shared)
+        yield partial(_read_with_credentials if direct else _read_broker, shared)
 
 
 def _read_broker(shared: Shared, batch: PublishedBatch, start: int, length: int) -> Any:
@@ -281,11 +285,22 @@ def _read_broker(shared: Shared, batch: PublishedBatch, start: int, length: int)
     return shared.loop.run(read_broker(topic, it.uri, start, length))
 
 
+def _read_with_credentials(shared: Shared, batch: PublishedBatch, start: int, length: int) -> Any:
+    it = batch.notification
+    topic = TopicClient(shared.cluster, it.topic, it.topic_id)
+    reading = partial(asyncio.to_thread, read_storage, it.uri, start, length)
+    return _retried(lambda: shared.loop.run(in_storage(topic, it.uri, reading)))
+
+
 def _read_storage(options: NamedValues, batch: PublishedBatch, start: int, length: int) -> Any:
+    return _retried(lambda: read_storage(batch.notification.uri, start, length, options))
+
+
+def _retried(read: Callable[[], Any]) -> Any:
     retry = Retry(REQUEST_TIMEOUT_S, SYSTEM)
     while True:
         try:
-            return read_storage(batch.notification.uri, start, length, options)
+            return read()
         except MemqError as exc:
             delay_s = retry.after(exc)
         time.sleep(delay_s)

@@ -1,4 +1,4 @@
-"""A principal's rules as an IAM policy of the bucket, where readers fetch Batches.
+"""IAM policies of the bucket, where readers fetch Batches: of a principal's rules, of one topic.
 
 Objects of a topic have its name in their keys, after two digits that spread them:
 `hh/CLUSTER/topics/TOPIC/…` (`memq.storage.keys`). So a policy can tell one topic from others.
@@ -38,11 +38,7 @@ def read_policy(
     Raises:
         InvalidRequestError: the storage is not S3.
     """
-    match = _BUCKET.fullmatch(storage)
-    if match is None:
-        raise InvalidRequestError(f"storage {storage!r}: IAM is for s3://BUCKET/PREFIX")
-    root = f"{match['root'].strip('/')}/".lstrip("/")
-    base = f"arn:aws:s3:::{match['bucket']}/{root}??/{cluster_id}/topics"
+    base = topics_arn(storage, cluster_id)
     named: dict[bool, list[str]] = {True: [], False: []}
     for rule in rules:
         about = rule.type == "topic" and rule.operation in ("read", ALL_OPERATIONS)
@@ -61,3 +57,41 @@ def read_policy(
             if resources
         ],
     }
+
+
+def topic_policy(base: str, topic: str, topic_id: str, *, decrypts: bool) -> dict[str, Any]:
+    """Make the policy of a session that reads objects of one topic id.
+
+    Nobody may list: whoever has the key of an object has it from a notification of the topic.
+
+    Args:
+        base: from `topics_arn`.
+        topic: its name.
+        topic_id: of it.
+        decrypts: objects are encrypted by KMS, which S3 asks in the name of the reader.
+    """
+    objects = f"{base}/{topic}/{topic_id}/*"
+    statements: list[Any] = [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": objects}]
+    if decrypts:
+        only_s3 = {"StringLike": {"kms:ViaService": "s3.*"}}
+        allowed = {"Effect": "Allow", "Action": "kms:Decrypt", "Resource": ANY}
+        statements.append(allowed | {"Condition": only_s3})
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def topics_arn(storage: str, cluster_id: str, like: str = "arn:aws:") -> str:
+    """Return the resource that all topics of a cluster lie below.
+
+    Args:
+        storage: as in `read_policy`.
+        cluster_id: of the cluster.
+        like: an ARN of the same partition of AWS.
+
+    Raises:
+        InvalidRequestError: the storage is not S3.
+    """
+    match = _BUCKET.fullmatch(storage)
+    if match is None:
+        raise InvalidRequestError(f"storage {storage!r}: IAM is for s3://BUCKET/PREFIX")
+    root = f"{match['root'].strip('/')}/".lstrip("/")
+    return f"arn:{like.split(':')[1]}:s3:::{match['bucket']}/{root}??/{cluster_id}/topics"

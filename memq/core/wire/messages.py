@@ -397,6 +397,25 @@ class WatermarkAnswer(AnswerStruct, kw_only=True):
     retained_since_ms: int
 
 
+class FetchCredentials(TopicRequest, kw_only=True):
+    """Get credentials that read the objects of one topic, and nothing else, for a while."""
+
+
+class FetchCredentialsAnswer(AnswerStruct, kw_only=True):
+    """They are options of the storage, as its clients take them.
+
+    Attributes:
+        options: `access_key_id`, `secret_access_key` and `session_token`.
+        ttl_ms: how long they are good from now on.
+    """
+
+    options: dict[str, str]
+    ttl_ms: int
+
+    def __repr__(self) -> str:
+        return f"<FetchCredentialsAnswer for {self.ttl_ms} ms>"  # never the secret
+
+
 class FetchLag(TopicRequest, kw_only=True):
     """Get the lag of readers from their offsets.
 
@@ -890,6 +909,7 @@ REQUESTS: dict[int, RequestType] = {
     22: RequestType(FetchWatermark, WatermarkAnswer, (_DESCRIBE_TOPIC,)),
     23: RequestType(FetchBatch, FetchBatchAnswer, (_READ_TOPIC,)),
     24: RequestType(FetchLag, FetchLagAnswer, (_DESCRIBE_TOPIC,)),
+    25: RequestType(FetchCredentials, FetchCredentialsAnswer, (_READ_TOPIC,)),
     30: RequestType(
         CommitOffsets,
         Done,

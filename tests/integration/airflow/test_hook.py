@@ -1,14 +1,16 @@
 """The hook against a real broker."""
 
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import pytest
 
 from airflow_provider_memq.hooks.memq import MemqHook
 from memq import AdminClient, Producer
-from memq.errors import UnauthorizedError, UnavailableError
+from memq.errors import UnauthorizedError, UnavailableError, UnknownTopicError
 from memq.testing.broker import BrokerProcess
 from tests.harness.certificates import Certificates
+from tests.integration.client.bucket import PASSWORD, RECORDS, TOPIC, VALUES, bucket_of
 
 BATCHES = 5
 TOKEN = "the-right-one"  # noqa: S105 - it protects nothing
@@ -94,3 +96,18 @@ async def test_tls(tmp_path, monkeypatch):
         good, message = MemqHook("plain").test_connection()
         assert not good
         assert "the broker speaks TLS there: give `ca`" in message
+
+
+def test_a_task_reads_by_credentials_of_the_brokers(tmp_path, monkeypatch):
+    """With the variable in a worker's environment, a user's connection is all that a task needs."""
+    with bucket_of(tmp_path) as bucket:
+        options = ",".join(f"{name}={value}" for name, value in bucket.storage_options.items())
+        monkeypatch.setenv("MEMQ_STORAGE_OPTIONS", options)
+        login = quote(PASSWORD)
+        monkeypatch.setenv("AIRFLOW_CONN_ALICE", f"memq://alice:{login}@{bucket.address}")
+        monkeypatch.setenv("AIRFLOW_CONN_EVE", f"memq://eve:{login}@{bucket.address}")
+        table = MemqHook("alice").read_range(TOPIC, 0, 0, RECORDS)
+        assert table["value"].to_pylist() == VALUES
+        assert bucket.s3.sessions == {"memq-alice": 1}
+        with pytest.raises(UnknownTopicError, match="User:eve may describe"):
+            MemqHook("eve").read_range(TOPIC, 0, 0, RECORDS)

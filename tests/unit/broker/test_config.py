@@ -1,10 +1,13 @@
 """What a broker's configuration refuses, and what of it wins."""
 
+import re
+
 import pytest
 
 from memq.broker.config import BrokerConfig, load_file
 from memq.errors import ConfigError
 
+ROLE = "arn:aws:iam::123456789012:role/memq-readers"
 ISSUER = {"issuer": "https://a", "audience": "b"}
 AWS = {"audience": "memq", "accounts": "123456789012", "regions": ["eu-west-1"]}
 KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/memq"
@@ -125,3 +128,22 @@ def test_a_broker_that_lets_in_everybody_is_not_exposed(host, options):
 def test_a_broker_that_asks_may_be_exposed(options):
     """So may one that only this machine reaches."""
     BrokerConfig.create(options)
+
+
+@pytest.mark.parametrize(
+    ("role", "storage"),
+    [
+        ("memq-readers", "s3://bucket/root"),
+        ("arn:aws:iam::1:r", "s3://bucket/root"),
+        (ROLE, "gs://bucket"),
+        (ROLE, ""),
+        (ROLE, "s3://bucket--euw1-az1--x-s3/root"),
+        (ROLE, "s3://bucket/*"),
+    ],
+)
+def test_credentials_are_for_buckets_of_s3(role, storage):
+    """Whatever no policy could tell apart is refused at the start, and both values are named."""
+    BrokerConfig.create(credentials_role=ROLE, storage="s3://bucket/root")
+    said = re.escape(f"credentials_role = {role!r}, storage = {storage!r}: expected an ARN")
+    with pytest.raises(ConfigError, match=said):
+        BrokerConfig.create(credentials_role=role, storage=storage)

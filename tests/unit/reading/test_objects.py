@@ -71,6 +71,9 @@ class Topic:
         if self.uris:
             yield published(self.uris.pop(0) if len(self.uris) > 1 else self.uris[0])
 
+    async def options_for(self, uri):
+        return self.storage_options
+
     async def read(self, request, *, timeout_s):
         assert isinstance(request, FetchBatch)
         self.timeouts.append(timeout_s)

@@ -25,6 +25,9 @@ class Topic:
     storage_options = NO_VALUES
     refuses = False
 
+    async def options_for(self, uri):
+        return self.storage_options
+
     async def read(self, request, *, timeout_s):
         assert timeout_s == BROKER_TIMEOUT_S
         if self.refuses:

@@ -1,11 +1,12 @@
 """A policy of the bucket allows what the rules allow, and never more."""
 
+import json
 import random
 import re
 
 import pytest
 
-from memq.core.access.iam import read_policy
+from memq.core.access.iam import read_policy, topic_policy, topics_arn
 from memq.core.access.rules import Question, Rule, Rules
 from memq.errors import InvalidRequestError
 from memq.storage.keys import BatchKey, object_key
@@ -60,3 +61,34 @@ def test_only_s3_has_iam(storage):
     """The error says what is expected."""
     with pytest.raises(InvalidRequestError, match="IAM is for s3://BUCKET/PREFIX"):
         read_policy([], "User:a", storage, "memq")
+
+
+def test_a_session_reads_objects_of_one_topic_id():
+    """No other topic, no topic before it of the same name, no other cluster, root or bucket."""
+    base = topics_arn("s3://bucket/root/", "memq", "arn:aws-cn:iam::1:role/r")
+    policy = topic_policy(base, "t", "a" * 16, decrypts=False)
+    [statement] = policy["Statement"]
+    assert (statement["Effect"], statement["Action"]) == ("Allow", "s3:GetObject")
+    regex = re.escape(statement["Resource"]).replace(r"\*", ".*").replace(r"\?", ".")
+    for cluster in ("memq", "memq2", "emq"):
+        for topic in TOPICS:
+            for topic_id in ("a" * 16, "b" * 16):
+                key = object_key(BatchKey(cluster, topic, topic_id, 0, 1_795_812_988_209, "b", 7))
+                for place in ("bucket/root", "bucket", "bucket/root/x", "other/root"):
+                    mine = (cluster, topic, topic_id, place) == (
+                        "memq",
+                        "t",
+                        "a" * 16,
+                        "bucket/root",
+                    )
+                    resource = f"arn:aws-cn:s3:::{place}/{key}"
+                    assert bool(re.fullmatch(regex, resource)) is mine
+
+
+def test_a_session_of_the_longest_names_has_a_policy_that_sts_takes():
+    """STS takes 2,048 characters; with KMS as well, where a bucket's encryption is told."""
+    base = topics_arn(f"s3://bucket/{'r' * 500}", "c" * 249, "arn:aws:iam::1:role/r")
+    policy = topic_policy(base, "t" * 249, "a" * 16, decrypts=True)
+    assert policy["Statement"][1]["Action"] == "kms:Decrypt"
+    assert policy["Statement"][1]["Condition"] == {"StringLike": {"kms:ViaService": "s3.*"}}
+    assert len(json.dumps(policy, separators=(",", ":"))) < 2_048
