@@ -23,6 +23,7 @@ from demo.ship import Shipped, ship
 from demo.spark import by_spark, session
 from memq import AdminClient
 from memq.core.units import counted
+from tests.harness.services.signed_s3 import SignedS3
 
 TOPIC = "demo"
 PRODUCERS = 4
@@ -55,7 +56,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("--input", type=Path, help="ship the lines of this file")
-    parser.add_argument("--secure", action="store_true", help="with TLS, users and rules")
+    parser.add_argument("--secure", action="store_true", help="with TLS, users, rules, and S3")
     parser.add_argument("--keep", action="store_true", help="go on at the end, until Ctrl-C")
     arguments = parser.parse_args()
     if arguments.input and not arguments.input.is_file():
@@ -64,11 +65,12 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool, secure: bool) -> int:
-    broker = DemoBroker(directory, secure=secure)
-    access = Access(broker) if secure else None
-    say(f"broker on {broker.address}, data in {directory}")
     with ExitStack() as stack:
+        s3 = stack.enter_context(SignedS3(directory / "s3")) if secure else None
+        broker = DemoBroker(directory, s3)
         stack.callback(broker.stop)
+        access = Access(broker, s3) if s3 else None
+        say(f"broker on {broker.address}, data in {directory}")
         security = access.security("admin") if access else ""
         with AdminClient(broker.address, security=security) as admin:
             admin.create_topic(TOPIC, batch_age="50ms", write_partitions=2, read_partitions=2)

@@ -1,4 +1,7 @@
-"""With SECURE=1: a user of the demo and what it may do, and a stranger who gets nowhere."""
+"""With SECURE=1: a user of the demo and what it may do, and a stranger who gets nowhere.
+
+The bucket knows one key, which the broker has. The user reads it by credentials for one topic.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,23 @@ from urllib.parse import quote
 from memq import AdminClient, Consumer, Producer, audit_topic, read_range
 from memq.cli.dev_security import PASSWORD_FILE
 from memq.client.cluster import Cluster
+from memq.client.topic import SyncTopicClient
 from memq.core.access.rules import Rule
-from memq.core.defaults import SECURITY_VARIABLE
+from memq.core.defaults import SECURITY_VARIABLE, STORAGE_OPTIONS_VARIABLE
+from memq.core.named_values import NamedValues
 from memq.core.topic import AUDIT_TOPIC
 from memq.errors import MemqError
+from memq.reading.objects import read_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
     from demo.broker import DemoBroker
+    from tests.harness.services.signed_s3 import SignedS3
 
 USER, STRANGER = "demo", "stranger"
+ANOTHER = "another"  # topic that the stranger may read
 MAY = [
     ("read", "topic", AUDIT_TOPIC),
     ("write", "topic", AUDIT_TOPIC),
@@ -34,11 +42,14 @@ class Access:
     """Users of a broker that asks who its clients are.
 
     Args:
-        broker: which was started with `secure`.
+        broker: which was started with a server.
+        s3: the server.
     """
 
-    def __init__(self, broker: DemoBroker) -> None:
+    def __init__(self, broker: DemoBroker, s3: SignedS3) -> None:
         self._broker = broker
+        self._s3 = s3
+        self._storage_options = {"credentials": "broker", **s3.place}
         self._ca = str(broker.folder / "tls" / "ca.pem")
         self._passwords = {name: secrets.token_urlsafe(16) for name in (USER, STRANGER)}
         self._passwords["admin"] = (broker.folder / PASSWORD_FILE).read_text()
@@ -59,10 +70,11 @@ class Access:
                     for operation, kind, name in may
                 ]
             )
-        os.environ[SECURITY_VARIABLE] = self._text(USER)
-
-    def _text(self, user: str) -> str:
-        return ",".join(f"{name}={value}" for name, value in self.security(user).items())
+            admin.create_topic(ANOTHER)
+            read = {"operation": "read", "type": "topic", "name": ANOTHER}
+            admin.alter_rules(add=[Rule(principal=f"User:{STRANGER}", **read)])
+        os.environ[SECURITY_VARIABLE] = _text(self.security(USER))
+        os.environ[STORAGE_OPTIONS_VARIABLE] = _text(self._storage_options)
 
     def connection(self, user: str) -> str:
         """Return the URI of an Airflow connection of a user."""
@@ -108,7 +120,7 @@ class Access:
                 admin.delete_topic(topic)
 
         def spark() -> None:
-            options = {"bootstrap": address, "topic": topic, "security": self._text(STRANGER)}
+            options = {"bootstrap": address, "topic": topic, "security": _text(security)}
             try:
                 running.read.format("memq").options(**options).load().count()
             except Exception as exc:  # Spark's own, with ours in it
@@ -132,14 +144,47 @@ class Access:
             "Spark": spark,
             "Airflow": airflow,
         }
+        paths |= self._at_the_bucket(topic)
         return [f"{name}: {_refused(act)}" for name, act in paths.items()]
+
+    def _at_the_bucket(self, topic: str) -> dict[str, Callable[[], object]]:
+        """Return how a stranger may try to read an object of a topic, past the broker."""
+        address = self._broker.address
+        with SyncTopicClient(address, topic, security=self.security("admin")) as client:
+            [batch, *_] = client.batches(client.ranges_between(None, None))
+        uri = batch.notification.uri
+        known: dict[str, Any] = {
+            "security": self.security(STRANGER),
+            "storage_options": self._storage_options,
+        }
+
+        def credentials(of: str) -> NamedValues:
+            with SyncTopicClient(address, of, **known) as client:
+                return client.options_for(uri)
+
+        def read(*keys: tuple[str, str]) -> None:
+            read_storage(uri, 0, 1, NamedValues([*self._s3.place.items(), *keys]))
+
+        wrong = [("access_key_id", "AKIASTRANGER"), ("secret_access_key", "made-up")]
+        return {
+            "credentials": lambda: credentials(topic),
+            "the bucket, by those of another topic": lambda: read_storage(
+                uri, 0, 1, credentials(ANOTHER)
+            ),
+            "the bucket, by a key that is made up": lambda: read(*wrong),
+            "the bucket, without a key": lambda: read(("skip_signature", "true")),
+        }
 
 
 def _refused(act: Callable[[], object]) -> str:
     try:
         act()
     except MemqError as exc:
-        if "User:stranger" not in str(exc):
+        if re.search("User:stranger|AccessDenied|InvalidAccessKeyId", str(exc)) is None:
             raise
-        return str(exc).split(": create it")[0]
+        return re.sub(r"^cannot read .* in |: create it.*", "", str(exc))
     raise AssertionError(f"a stranger got in by {act}")
+
+
+def _text(options: dict[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in options.items())
