@@ -76,7 +76,7 @@ def bucket_of(tmp_path, *, session_s=None, **options):
             "superusers": "User:admin",
         } | options
         given = {name: value for name, value in options.items() if value}
-        with BrokerProcess(tmp_path / "broker", **given) as broker:
+        with BrokerProcess(tmp_path / "broker", start_timeout_s=2 * WAIT_S, **given) as broker:
             found = Bucket(s3, broker)
             with found.admin() as admin:
                 for topic in (TOPIC, OTHER):
