@@ -30,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 GUIDE = ROOT / "docs" / "aws.md"
 KUBERNETES = ("1.32", "1.37")  # the oldest and the newest that the linter knows
+NOT_OF_KUBERNETES = ("Certificate", "ServiceMonitor")  # others bring these kinds
 TIMEOUT_S = 60
 
 SHARED = {
@@ -48,6 +49,13 @@ EVERYTHING: dict[str, Any] = {
         "topics": {"web.clicks": {"batch_age": "1s", "read_partitions": 4}},
     },
     "tlsSecret": "memq-tls",
+    "certManager": {
+        "enabled": True,
+        "issuerRef": {"kind": "ClusterIssuer", "name": "ca"},
+        "duration": "720h",
+        "renewBefore": "240h",
+        "extraDnsNames": ["memq.example.com"],
+    },
     "existingSecret": "memq",
     "zone": "eu-west-1a",
     "imagePullSecrets": [{"name": "registry"}],
@@ -136,16 +144,29 @@ def _units(folder: Path) -> Iterator[str]:
     ]
 
 
+def composed(*paths: Path) -> dict[str, Any]:
+    """Return the services of a composition, with what further files lay over it."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        for name, service in yaml.safe_load(path.read_text())["services"].items():
+            known = found.setdefault(name, {})
+            environment = known.get("environment", {}) | service.get("environment", {})
+            known |= service | {"environment": environment}
+    return found
+
+
 def _compositions(folder: Path) -> Iterator[str]:
-    path = folder / "compose.yaml"
-    yield from _schema("--builtin-schema", "vendor.compose-spec", path)
+    plain, tls = folder / "compose.yaml", folder / "compose.tls.yaml"
     table = tomllib.loads((folder / "broker.toml").read_text())
-    for name, service in yaml.safe_load(path.read_text())["services"].items():
-        if re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service["image"]) is None:
-            yield f"{path}: the image of {name} is not pinned"
-        if "MEMQ_BROKER_ID" in service.get("environment", {}):
-            grace_ms = parse_duration_ms(service.get("stop_grace_period", "10s"))
-            yield from _broker(f"{path}: {name}", table, grace_ms, **service["environment"])
+    for paths in ([plain], [plain, tls]):
+        path = paths[-1]
+        yield from _schema("--builtin-schema", "vendor.compose-spec", path)
+        for name, service in composed(*paths).items():
+            if re.fullmatch(r"[a-z/]+:v?\d+\.\d+\.\d+", service.get("image", "")) is None:
+                yield f"{path}: the image of {name} is not pinned"
+            if "MEMQ_BROKER_ID" in service["environment"]:
+                grace_ms = parse_duration_ms(service.get("stop_grace_period", "10s"))
+                yield from _broker(f"{path}: {name}", table, grace_ms, **service["environment"])
 
 
 def _alerts(rules: Path) -> Iterator[str]:
@@ -190,11 +211,13 @@ def _chart(chart: Path) -> Iterator[str]:
             if each["kind"] == "StatefulSet":
                 pod = each["spec"]["template"]["spec"]
                 grace_ms = 1_000 * pod["terminationGracePeriodSeconds"]
-                yield from _broker(f"{chart} with {name}", table, grace_ms)
+                env = pod["containers"][0]["env"]
+                variables = {each["name"]: each["value"] for each in env if "value" in each}
+                yield from _broker(f"{chart} with {name}", table, grace_ms, **variables)
 
 
 def _kubernetes(where: str, found: dict[str, Any]) -> Iterator[str]:
-    for version in KUBERNETES if found["kind"] != "ServiceMonitor" else ():
+    for version in KUBERNETES if found["kind"] not in NOT_OF_KUBERNETES else ():
         try:
             kubernetes_validate.validate(found, version, strict=True)
         except kubernetes_validate.ValidationError as exc:

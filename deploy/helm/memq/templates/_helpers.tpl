@@ -28,6 +28,20 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{/* Name of the Secret with the brokers' certificate; empty without TLS. */}}
+{{- define "memq.tlsSecret" -}}
+{{- if .Values.tlsSecret -}}
+{{- .Values.tlsSecret -}}
+{{- else if .Values.certManager.enabled -}}
+{{- include "memq.fullname" . }}-tls
+{{- end -}}
+{{- end }}
+
+{{/* What the name of each pod ends with. */}}
+{{- define "memq.podDomain" -}}
+{{ include "memq.fullname" . }}-brokers.{{ .Release.Namespace }}.svc.{{ .Values.clusterDomain }}
+{{- end }}
+
 {{/*
 A map as TOML: first its plain values, then a table for each map in it. Helm's own toToml writes
 whole numbers of values.yaml as 3.0, which is no count.
