@@ -23,6 +23,7 @@ from memq.errors import (
     NodeExistsError,
     NoNodeError,
     NotHostedError,
+    SessionLostError,
     UnavailableError,
     UnknownTopicError,
     VersionConflictError,
@@ -203,7 +204,7 @@ class Governing:
     async def _who_governs(self) -> NotHostedError | UnavailableError:
         try:
             governor = (await _alive(self._session).get(GOVERNOR)).data.decode(errors="replace")
-        except NoNodeError:
+        except (NoNodeError, SessionLostError):  # of ours; the next one knows more
             governor = ""
         broker = self._brokers.get(governor)
         if broker is None or governor == self._context.config.broker_id:

@@ -13,7 +13,7 @@ from memq.client.security import Security
 from memq.core.governor.coordination import Create, Delete
 from memq.core.governor.nodes import BROKERS, DRAINING, MEMBERS
 from memq.core.wire import messages as m
-from memq.errors import MemqError, NotHostedError, UnavailableError
+from memq.errors import MemqError, NotHostedError, SessionLostError, UnavailableError
 from tests.harness.certificates import Certificates
 from tests.integration.broker.support import TIMEOUT_S, GatedStorage, turns, until
 
@@ -207,3 +207,17 @@ async def test_clients_of_another_listener_stay_on_it(cluster, tmp_path):
             assert brokers[0].address not in str(error)
         await connection.close()
     assert told == addresses
+
+
+async def test_a_session_that_is_over_is_no_answer_to_who_governs(cluster):
+    """A client that asks in that moment is to ask again: another session is opened."""
+    _, other = await cluster.start("one", "two")
+    session, governing = other.sessions[-1], other.membership.governing
+    cluster.zookeeper.expire(session)
+    await until(lambda: len(other.sessions) > 1)
+    with pytest.raises(SessionLostError):
+        await session.get("/governor")
+    governing._session = session  # as in the moment between the two
+    governing._runner = None
+    with pytest.raises(UnavailableError, match="ask again"):
+        await governing.describe()
