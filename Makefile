@@ -97,8 +97,8 @@ dist: $(INSTALLED) ## Build both wheels and source distributions into dist/, and
 demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own lines, SECURE=1, KEEP=1 goes on
 	$(BIN)/python -m demo $(if $(INPUT),--input "$(INPUT)") $(if $(SECURE),--secure) $(if $(KEEP),--keep)
 
-demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; takes six minutes
-	$(BIN)/python -m demo.cluster
+demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; six minutes; SECURE=1
+	$(BIN)/python -m demo.cluster $(if $(SECURE),--secure)
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md

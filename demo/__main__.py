@@ -69,7 +69,7 @@ def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool, secure:
         s3 = stack.enter_context(SignedS3(directory / "s3")) if secure else None
         broker = DemoBroker(directory, s3)
         stack.callback(broker.stop)
-        access = Access(broker, s3) if s3 else None
+        access = Access.of_dev(broker, s3) if s3 else None
         say(f"broker on {broker.address}, data in {directory}")
         security = access.security("admin") if access else ""
         with AdminClient(broker.address, security=security) as admin:

@@ -39,29 +39,39 @@ MAY = [
 
 
 class Access:
-    """Users of a broker that asks who its clients are.
+    """Users of brokers that ask who their clients are.
 
     Args:
-        broker: which was started with a server.
-        s3: the server.
+        address: of one of them.
+        admin: what an administrator shows, with the CA.
+        s3: where they lend credentials for one topic; None for brokers that lend none.
     """
 
-    def __init__(self, broker: DemoBroker, s3: SignedS3) -> None:
-        self._broker = broker
+    def __init__(self, address: str, admin: dict[str, str], s3: SignedS3 | None = None) -> None:
+        self._address = address
+        self._admin = admin
         self._s3 = s3
-        self._storage_options = {"credentials": "broker", **s3.place}
-        self._ca = str(broker.folder / "tls" / "ca.pem")
+        self._ca = admin["ca"]
         self._passwords = {name: secrets.token_urlsafe(16) for name in (USER, STRANGER)}
-        self._passwords["admin"] = (broker.folder / PASSWORD_FILE).read_text()
+
+    @classmethod
+    def of_dev(cls, broker: DemoBroker, s3: SignedS3) -> Access:
+        """Those of a broker that was started with a server."""
+        ca = str(broker.folder / "tls" / "ca.pem")
+        password_file = str(broker.folder / PASSWORD_FILE)
+        admin = {"ca": ca, "user": "admin", "password_file": password_file}
+        return cls(broker.address, admin, s3)
 
     def security(self, user: str) -> dict[str, str]:
         """Return what clients of a user show."""
+        if user == "admin":
+            return self._admin
         return {"ca": self._ca, "user": user, "password": self._passwords[user]}
 
     def let_in(self, topic: str) -> None:
         """Make the users, and let every client of this process and of its programs be one."""
         may = [("read", "topic", topic), ("write", "topic", topic), *MAY]
-        with AdminClient(self._broker.address, security=self.security("admin")) as admin:
+        with AdminClient(self._address, security=self.security("admin")) as admin:
             for name in (USER, STRANGER):
                 admin.create_user(name, self._passwords[name])
             admin.alter_rules(
@@ -74,12 +84,17 @@ class Access:
             read = {"operation": "read", "type": "topic", "name": ANOTHER}
             admin.alter_rules(add=[Rule(principal=f"User:{STRANGER}", **read)])
         os.environ[SECURITY_VARIABLE] = _text(self.security(USER))
-        os.environ[STORAGE_OPTIONS_VARIABLE] = _text(self._storage_options)
+        if self._s3 is not None:
+            os.environ[STORAGE_OPTIONS_VARIABLE] = _text(self._lent(self._s3))
+
+    @staticmethod
+    def _lent(s3: SignedS3) -> dict[str, str]:
+        return {"credentials": "broker", **s3.place}
 
     def connection(self, user: str) -> str:
         """Return the URI of an Airflow connection of a user."""
         login = f"{user}:{quote(self._passwords[user], safe='')}"
-        return f"memq://{login}@{self._broker.address}?security={quote(f'ca={self._ca}', safe='')}"
+        return f"memq://{login}@{self._address}?security={quote(f'ca={self._ca}', safe='')}"
 
     def refusals(self, topic: str, running: Any) -> list[str]:
         """Return how a stranger is refused on each path, in words.
@@ -89,7 +104,7 @@ class Access:
         """
         security = self.security(STRANGER)
         where = {"topic": topic, "security": security}
-        address = self._broker.address
+        address = self._address
 
         def produce() -> None:
             with Producer(address, **where, max_block="5s") as producer:
@@ -144,18 +159,19 @@ class Access:
             "Spark": spark,
             "Airflow": airflow,
         }
-        paths |= self._at_the_bucket(topic)
+        if self._s3 is not None:
+            paths |= self._at_the_bucket(self._s3, topic)
         return [f"{name}: {_refused(act)}" for name, act in paths.items()]
 
-    def _at_the_bucket(self, topic: str) -> dict[str, Callable[[], object]]:
+    def _at_the_bucket(self, s3: SignedS3, topic: str) -> dict[str, Callable[[], object]]:
         """Return how a stranger may try to read an object of a topic, past the broker."""
-        address = self._broker.address
+        address = self._address
         with SyncTopicClient(address, topic, security=self.security("admin")) as client:
             [batch, *_] = client.batches(client.ranges_between(None, None))
         uri = batch.notification.uri
         known: dict[str, Any] = {
             "security": self.security(STRANGER),
-            "storage_options": self._storage_options,
+            "storage_options": self._lent(s3),
         }
 
         def credentials(of: str) -> NamedValues:
@@ -163,7 +179,7 @@ class Access:
                 return client.options_for(uri)
 
         def read(*keys: tuple[str, str]) -> None:
-            read_storage(uri, 0, 1, NamedValues([*self._s3.place.items(), *keys]))
+            read_storage(uri, 0, 1, NamedValues([*s3.place.items(), *keys]))
 
         wrong = [("access_key_id", "AKIASTRANGER"), ("secret_access_key", "made-up")]
         return {

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
 
+from demo.access import Access
 from demo.services import BUCKET
 from memq import AdminClient
 from memq.core.units import counted
 from memq.errors import MemqError
+from tests.harness.certificates import Certificates
 from tests.harness.ports import free_ports
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
+    from typing import Any
 
     from demo.services import DemoServices
 
 ZONES = {"broker-1": "zone-a", "broker-2": "zone-b", "broker-3": "zone-a"}
 ADDED, ADDED_ZONE = "broker-4", "zone-b"
-SESSION = "4s"  # the shortest that ZooKeeper allows as it comes
 STOP_S = 60.0
 AWAY_S = 20.0
 READY_S = 90.0  # for every write partition to have an owner among the brokers that live
@@ -34,23 +37,26 @@ class DemoCluster:
 
     Args:
         directory: for their files.
-        services: that they share.
+        services: that they share. With those that are secure, brokers are secure as well.
 
     Attributes:
         services: as given.
         bootstrap: addresses of the first three.
+        access: the users, where brokers ask who their clients are.
     """
 
     def __init__(self, directory: Path, services: DemoServices) -> None:
         self.services = services
+        options, admin = _secured(directory) if services.certificates else ({}, {})
         self._brokers = {
-            name: DemoClusterBroker(name, zone, directory, services)
+            name: DemoClusterBroker(name, zone, directory, services, options)
             for name, zone in [*ZONES.items(), (ADDED, ADDED_ZONE)]
         }
         self._running = [*ZONES]
         self._down: list[str] = []
         self.bootstrap = ",".join(self._brokers[name].address for name in ZONES)
-        self._admin = AdminClient(self.bootstrap)
+        self.access = Access(self._brokers["broker-1"].address, admin) if admin else None
+        self._admin = AdminClient(self.bootstrap, security=admin)
 
     def start(self) -> None:
         """Start the first three."""
@@ -110,6 +116,23 @@ class DemoCluster:
         return None
 
 
+def _secured(directory: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Options of brokers that speak TLS and ask who clients are; what an administrator shows."""
+    folder = directory / "tls"
+    folder.mkdir()
+    certificates = Certificates(folder, "demo")
+    token, token_file = secrets.token_urlsafe(16), folder / "admin.token"
+    token_file.write_text(token)
+    options = {
+        **certificates.broker_options(),
+        "admin_tls": True,
+        "authentication": "required",
+        "superusers": "User:admin",
+        "token": f"admin {token}",
+    }
+    return options, {"ca": certificates.ca, "token_file": str(token_file)}
+
+
 def away(stop: Callable[[], None], go_on: Callable[[], None]) -> None:
     """Have a service away for `AWAY_S`."""
     stop()
@@ -127,12 +150,20 @@ class DemoClusterBroker:
         zone: where it is.
         directory: for its files and its log.
         services: that the brokers of the cluster share.
+        more: options that all of them have.
 
     Attributes:
         address: where clients reach it; the same after a restart.
     """
 
-    def __init__(self, name: str, zone: str, directory: Path, services: DemoServices) -> None:
+    def __init__(
+        self,
+        name: str,
+        zone: str,
+        directory: Path,
+        services: DemoServices,
+        more: Mapping[str, Any],
+    ) -> None:
         folder = directory / name
         folder.mkdir()
         port, admin_port = free_ports(2)
@@ -148,12 +179,13 @@ class DemoClusterBroker:
             "zookeeper": f"{services.zookeeper.address}/memq",
             "queue": f"kafka://{services.kafka.address}",
             "storage": f"s3://{BUCKET}",
+            **more,
         }
         self._config = folder / "broker.toml"
-        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in options.items())
-        self._config.write_text(f'{text}[zookeeper_options]\nsession_timeout = "{SESSION}"\n')
+        tables = [("", options), *services.options().items()]
+        self._config.write_text("".join(_table(name, values) for name, values in tables))
         self._log = (folder / "broker.log").open("ab")
-        self._env: Mapping[str, str] = {**os.environ, **services.s3.environment}
+        self._env: Mapping[str, str] = {**os.environ, **services.environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -178,3 +210,10 @@ class DemoClusterBroker:
                 self.kill()
             self._process = None
         self._log.close()
+
+
+def _table(name: str, values: Mapping[str, Any]) -> str:
+    head = f"[{name}]\n" if name else ""
+    return head + "".join(
+        f"{json.dumps(key)} = {json.dumps(value)}\n" for key, value in values.items()
+    )

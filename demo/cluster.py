@@ -2,11 +2,13 @@
 
 Three brokers in two zones share a real Kafka, ZooKeeper and S3-compatible server. Four producers
 ship a part of the lines during each event, and a group of two reads all the while. In the end all
-lines must be there, once, whichever way they are read.
+lines must be there, once, whichever way they are read. With `--secure` all speak TLS, everybody
+says who they are, and a stranger tries to get in.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from demo.__main__ import INPUTS, PRODUCERS, say
+from demo.access import USER
 from demo.airflow import DemoAirflow
 from demo.broker import leave_out_settings
 from demo.brokers import AWAY_S, DemoCluster, away
@@ -61,6 +64,9 @@ class Event(NamedTuple):
 
 def main() -> int:
     """Run the demo; 0 when everything that came back equals what was sent."""
+    parser = argparse.ArgumentParser(prog="demo.cluster", description=__doc__)
+    parser.add_argument("--secure", action="store_true", help="with TLS, logins and rules")
+    secure: bool = parser.parse_args().secure
     leave_out_settings()
     say("takes about six minutes, on a busy machine more")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # brokers do not end with us
@@ -69,9 +75,10 @@ def main() -> int:
     directory = Path(tempfile.mkdtemp(prefix="memq-demo-"))
     try:
         with ExitStack() as stack:
-            say("Kafka, ZooKeeper and an S3-compatible server start")
-            found = stack.enter_context(services(directory))
-            os.environ.update(found.s3.environment)  # whoever reads goes to the store itself
+            how = ", which speak TLS and ask who their clients are" if secure else ""
+            say(f"Kafka, ZooKeeper and an S3-compatible server start{how}")
+            found = stack.enter_context(services(directory, secure=secure))
+            os.environ.update(found.environment)  # whoever reads goes to the store itself
             cluster = DemoCluster(directory, found)
             stack.callback(cluster.stop)
             return 0 if _run(directory, cluster, path, lines) else 1
@@ -88,7 +95,12 @@ def main() -> int:
 def _run(directory: Path, cluster: DemoCluster, path: Path, lines: list[bytes]) -> bool:
     cluster.start()
     cluster.wait_whole()
-    with AdminClient(cluster.bootstrap) as admin:
+    access = cluster.access
+    if access is not None:
+        access.let_in(TOPIC)
+    with AdminClient(
+        cluster.bootstrap, security=access.security("admin") if access else ""
+    ) as admin:
         admin.create_topic(
             TOPIC,
             batch_age="100ms",
@@ -154,12 +166,19 @@ def _check(
     bootstrap, group = cluster.bootstrap, members.compare(lines)
     say("reading everything back by exact offset ranges, then with Spark SQL")
     ranges = by_range(bootstrap, TOPIC, lines)
+    refusals = []
     with session() as running:
         spark = by_spark(running, bootstrap, TOPIC, lines)
+        if cluster.access is not None:
+            say("a user without a rule tries to get in, on each of these paths")
+            refusals = [*cluster.services.refusals(), *cluster.access.refusals(TOPIC, running)]
     say("Airflow plans the same ranges and processes them with Spark; takes a minute or two")
     with ExitStack() as stack:
         one = bootstrap.partition(",")[0]
-        airflow = DemoAirflow(directory, one, TOPIC, RANGE_OFFSETS, cluster.services.s3.environment)
+        env = cluster.services.environment
+        if cluster.access is not None:
+            env["AIRFLOW_CONN_MEMQ_DEFAULT"] = cluster.access.connection(USER)
+        airflow = DemoAirflow(directory, one, TOPIC, RANGE_OFFSETS, env)
         stack.callback(airflow.stop)
         airflow.start()
         runs = airflow.wait_until_processed()
@@ -178,6 +197,8 @@ def _check(
         f"  {counted(members.redelivered, 'Batch')} came to the group again, {members.retried} "
         "calls of its members were retried"
     )
+    for text in refusals:
+        print(f"  refused: {text}")
     failed = [*members.failed, *(text for _, part in shipped for text in part.failed)]
     for text in failed:
         print(f"  failed: {text}")

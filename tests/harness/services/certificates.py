@@ -1,5 +1,7 @@
 """Certificates for the services of the tests, made by the keytool that comes with Java."""
 
+import socket
+import ssl
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -39,3 +41,11 @@ def make_certificate(folder: Path, service: str) -> Certificate:
     ):
         subprocess.run([*keytool, *arguments], check=True, capture_output=True)
     return made
+
+
+def encrypted(connection: socket.socket) -> ssl.SSLSocket:
+    """The same connection with TLS; the certificate is for those to check who have made it."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(connection)

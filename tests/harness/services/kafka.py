@@ -4,7 +4,6 @@ import os
 import secrets
 import shutil
 import socket
-import ssl
 import struct
 import subprocess
 import uuid
@@ -14,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
+from tests.harness.services.certificates import encrypted
 from tests.harness.services.errors import ServiceError
 from tests.harness.services.jars import KAFKA, Jars
 from tests.harness.services.process import SHOWN_CHARACTERS, STOP_TIMEOUT_S, JavaService
@@ -236,16 +236,8 @@ class Kafka(JavaService):
             connection = socket.create_connection(("127.0.0.1", self.port), ANSWER_TIMEOUT_S)
             stack.enter_context(connection)
             if self._keystore:
-                connection = stack.enter_context(_encrypted(connection))
+                connection = stack.enter_context(encrypted(connection))
             connection.sendall(struct.pack(">i", len(request)) + request)
             answer = stack.enter_context(connection.makefile("rb"))
             head = answer.read(10)  # size, correlation id, error code
         return head[4:] == struct.pack(">ih", 1, 0)
-
-
-def _encrypted(connection: socket.socket) -> ssl.SSLSocket:
-    """The same connection with TLS; the certificate is for those to check who have made it."""
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context.wrap_socket(connection)

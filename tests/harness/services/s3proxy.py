@@ -66,8 +66,11 @@ class S3Proxy(JavaService):
         }
 
     def make_bucket(self, name: str) -> None:
-        """Make an empty bucket: S3Proxy takes each folder for one."""
-        (self._buckets / name).mkdir()
+        """Make an empty bucket: S3Proxy takes each folder for one.
+
+        Everybody may list one whose folder everybody may read.
+        """
+        (self._buckets / name).mkdir(mode=0o700)
 
     def _prepare(self) -> None:
         self._buckets.mkdir(exist_ok=True)

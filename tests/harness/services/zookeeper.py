@@ -2,10 +2,12 @@
 
 import shutil
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
-from tests.harness.services.jars import pyspark_jars
+from tests.harness.services.certificates import encrypted
+from tests.harness.services.jars import Jars, pyspark_jars
 from tests.harness.services.process import JavaService
 
 TICK_MS = 500  # sessions end at a tick; by default none is shorter than 2 ticks or longer than 20
@@ -28,9 +30,28 @@ JARS = (
 
 
 class ZooKeeper(JavaService):
-    """A ZooKeeper server; clients may ask for sessions of 1 to 60 s."""
+    """A ZooKeeper server; clients may ask for sessions of 1 to 60 s.
+
+    Args:
+        folder: with its data, settings and log.
+        keystore: PKCS12 file with its certificate; it then speaks TLS only.
+        keystore_password: of that file.
+        jars: of the services.
+    """
 
     name: ClassVar[str] = "zookeeper"
+
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keystore: Path | None = None,
+        keystore_password: str = "",
+        jars: Jars | None = None,
+    ) -> None:
+        super().__init__(folder, jars=jars)
+        self._keystore = keystore
+        self._keystore_password = keystore_password
 
     @property
     def _settings_path(self) -> Path:
@@ -44,10 +65,13 @@ class ZooKeeper(JavaService):
 
     def four_letter_word(self, word: str) -> str:
         """The answer to one of ZooKeeper's commands of four letters: `ruok`, `srvr` or `mntr`."""
-        with socket.create_connection(("127.0.0.1", self.port), ANSWER_TIMEOUT_S) as connection:
+        with ExitStack() as stack:
+            connection = socket.create_connection(("127.0.0.1", self.port), ANSWER_TIMEOUT_S)
+            stack.enter_context(connection)
+            if self._keystore:
+                connection = stack.enter_context(encrypted(connection))
             connection.sendall(word.encode())
-            with connection.makefile("rb") as answer:
-                return answer.read().decode()
+            return stack.enter_context(connection.makefile("rb")).read().decode()
 
     def back_up(self, to: Path) -> None:
         """Copy all that it has, as of now; it is started again for that."""
@@ -70,13 +94,25 @@ class ZooKeeper(JavaService):
     def _prepare(self) -> None:
         self._settings_path.write_text(
             f"dataDir={self._data}\n"
-            f"clientPort={self.port}\n"
-            "clientPortAddress=127.0.0.1\n"
+            f"{self._port_settings()}"
             f"tickTime={TICK_MS}\n"
             f"maxSessionTimeout={MAX_SESSION_MS}\n"
             "maxClientCnxns=0\n"  # no limit: all clients of the tests have the same address
             "admin.enableServer=false\n"
             "4lw.commands.whitelist=ruok,srvr,mntr\n"
+        )
+
+    def _port_settings(self) -> str:
+        if self._keystore is None:
+            return f"clientPort={self.port}\nclientPortAddress=127.0.0.1\n"
+        return (
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n"
+            f"secureClientPort={self.port}\n"
+            "secureClientPortAddress=127.0.0.1\n"
+            f"ssl.keyStore.location={self._keystore}\n"
+            f"ssl.keyStore.password={self._keystore_password}\n"
+            "ssl.keyStore.type=PKCS12\n"
+            "ssl.clientAuth=none\n"  # clients are told apart by users
         )
 
     def _arguments(self) -> list[str]:
