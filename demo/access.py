@@ -159,12 +159,14 @@ class Access:
             "Spark": spark,
             "Airflow": airflow,
         }
-        if self._s3 is not None:
-            paths |= self._at_the_bucket(self._s3, topic)
+        paths |= self._at_the_bucket(topic)
         return [f"{name}: {_refused(act)}" for name, act in paths.items()]
 
-    def _at_the_bucket(self, s3: SignedS3, topic: str) -> dict[str, Callable[[], object]]:
+    def _at_the_bucket(self, topic: str) -> dict[str, Callable[[], object]]:
         """Return how a stranger may try to read an object of a topic, past the broker."""
+        s3 = self._s3
+        if s3 is None:
+            return {}
         address = self._address
         with SyncTopicClient(address, topic, security=self.security("admin")) as client:
             [batch, *_] = client.batches(client.ranges_between(None, None))
