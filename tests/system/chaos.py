@@ -3,12 +3,15 @@
     python -m tests.system.chaos --runs 200 --seed 7
     python -m tests.system.chaos --runs 100 --storage s3 --queue kafka
     python -m tests.system.chaos --runs 200 --cluster 3
+    python -m tests.system.chaos --runs 200 --secure
 
 One *run* is one data directory, some producers and topics, and several lives of the broker. Each
 life ends at an exact step of the protocol (see `tests.fakes.crashing`), or by SIGKILL at a random
 time, or by SIGTERM. The producers are never told; they retry. A reader follows meanwhile. The last
 broker lives on until all producers have their acks; then all is read back from the stored objects,
 by their notifications, and compared with what was sent. What is compared stands in `checker`.
+
+With `--secure` brokers speak TLS and ask who their clients are: see `tests.system.secured`.
 
 With `--cluster` a run is a cluster of brokers instead, on real services, which fail as well: see
 `tests.system.cluster` and `tests.system.services`.
@@ -28,6 +31,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -35,7 +39,7 @@ from pathlib import Path
 from tests.fakes.failing_kafka import in_kafka, kafka
 from tests.fakes.refusing_store import in_store, store
 from tests.system.cluster import draw_cluster, run_cluster
-from tests.system.plan import Plan, draw, draw_retention, folder_of
+from tests.system.plan import Plan, draw, draw_retention, folder_of, secured
 from tests.system.runs import Report, run
 from tests.system.services import Services, draw_weather, pass_over, services
 
@@ -91,19 +95,22 @@ class Campaign:
         # Long ones first, so that they do not come last and alone.
         await asyncio.gather(*map(one, sorted(seeds, key=lambda seed: -len(plan_of(seed).lives))))
 
-    async def run_rounds(self, seeds: list[str], count: int, found: Services) -> None:
+    async def run_rounds(
+        self, seeds: list[str], count: int, found: Services, *, secure: bool
+    ) -> None:
         """Carry out runs of clusters, one round after the other.
 
         Args:
             seeds: of the runs.
             count: of brokers in each cluster.
             found: the services that all share.
+            secure: brokers speak TLS, and ask who their clients are.
         """
         for name, members in groupby(seeds, round_of):
             if not self.goes_on:
                 break
             of_round = list(members)
-            reports = await run_round(name, of_round, count, self._root, found)
+            reports = await run_round(name, of_round, count, self._root, found, secure=secure)
             for seed, report in zip(of_round, reports, strict=True):
                 self._ended(seed, report)
             weather = " and ".join(draw_weather(name)) or "nothing"
@@ -134,13 +141,15 @@ def round_of(seed: str) -> str:
 
 
 async def run_round(
-    name: str, seeds: list[str], count: int, root: Path, found: Services
+    name: str, seeds: list[str], count: int, root: Path, found: Services, *, secure: bool = False
 ) -> list[Report]:
     """Carry out the runs of a round side by side, with their weather; their reports."""
     over, links = asyncio.Event(), []
 
     async def one(seed: str) -> Report:
         plan = draw_cluster(seed, count)
+        if secure:
+            plan = replace(plan, plan=secured(plan.plan))
         return await run_cluster(plan, new_folder(root, seed), found, over, links)
 
     running = asyncio.gather(*map(one, seeds))
@@ -176,6 +185,9 @@ def main() -> int:
     parser.add_argument(
         "--cluster", type=int, default=0, metavar="BROKERS", help="runs of clusters of so many"
     )
+    parser.add_argument(
+        "--secure", action="store_true", help="by TLS, with users who have passwords and rules"
+    )
     given = parser.parse_args()
     if given.cluster and (given.storage, given.queue) != ("files", "files"):
         parser.error("--cluster has S3, Kafka and ZooKeeper by itself; leave out the other options")
@@ -196,6 +208,9 @@ def main() -> int:
             address = stack.enter_context(kafka(root, seed=given.seed))
             places.append(partial(in_kafka, address=address))
 
+        if given.secure:
+            places.append(secured)
+
         def placed(plan: Plan) -> Plan:
             for place in places:
                 plan = place(plan)
@@ -205,7 +220,7 @@ def main() -> int:
             if found is None:
                 asyncio.run(campaign.run_many(seeds, given.jobs, placed))
             else:
-                asyncio.run(campaign.run_rounds(seeds, given.cluster, found))
+                asyncio.run(campaign.run_rounds(seeds, given.cluster, found, secure=given.secure))
     total, failed = campaign.total, campaign.failed
     verdict = f"{len(failed)} FAILED" if failed else "ok"
     print(

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from memq.client.connection import BrokerConnection
+from memq.client.cluster import Cluster
 from memq.client.producer.producer import AsyncProducer
 from memq.core.wire import messages as m
 from memq.errors import MemqError
@@ -23,6 +23,7 @@ from tests.system.ledger import Ledger, Name, Written, row_of
 from tests.system.lives import BrokerEndedError, Life, Lives, Seams
 from tests.system.plan import Plan, draw, over_a_network
 from tests.system.runs import Report, carry_out, signs
+from tests.system.secured import ANYBODY, Secured
 from tests.system.services import Services
 
 SESSION = "3s"  # six ticks of the tests' ZooKeeper
@@ -101,11 +102,16 @@ class Brokers:
         directory: for their logs.
         services: that they share with the brokers of other runs.
         report: of the run.
+
+    Attributes:
+        secured: who their clients are; None where nobody asks.
     """
 
     def __init__(
         self, plan: ClusterPlan, directory: Path, services: Services, report: Report
     ) -> None:
+        self.secured = Secured(directory, plan.plan.seed) if plan.plan.secure else None
+        self._clients = ANYBODY if self.secured is None else self.secured.clients
         self._plan = plan
         self._services = services
         self._report = report
@@ -140,6 +146,8 @@ class Brokers:
                 "storage": "s3://given",
             }
             self._lives[name] = Lives(folder, options, seams)
+            if self.secured is not None:
+                self.secured.guard(name, self._lives[name])
 
     @property
     def address(self) -> str:
@@ -228,15 +236,13 @@ class Brokers:
         told: list[list[str] | str] = []
         for lives in self._lives.values():
             try:
-                connection = await BrokerConnection.open(
-                    lives.address, client="chaos", token="", zone="", connect_timeout_s=ASK_S
-                )
+                asked = Cluster(lives.address, client="chaos", **self._clients.reader)
                 try:
-                    answer, _ = await connection.request(
-                        m.Metadata(topics=[topic]), timeout_s=ASK_S
+                    answer, _ = await asked.attempt(
+                        lives.address, m.Metadata(topics=[topic]), timeout_s=ASK_S
                     )
                 finally:
-                    await connection.close()
+                    await asked.close()
                 told.append(answer.topics[0].hosts)
             except MemqError as exc:
                 told.append(f"{lives.address}: {exc}")
@@ -246,7 +252,9 @@ class Brokers:
         """Write to each write partition, at its owner, with keys that lead to all of them."""
         label = f"{PROBE}-{topic}"
         written = ledger.written[label] = Written(topic, (10,))
-        async with AsyncProducer(self.address, topic=topic, partition_by="key") as producer:
+        async with AsyncProducer(
+            self.address, topic=topic, partition_by="key", **self._clients.writer
+        ) as producer:
             ledger.watch(producer, PROBE, ordered=False)
             reached: set[int] = set()
             while len(reached) < write_partitions:
@@ -284,7 +292,12 @@ async def run_cluster(
             await brokers.open(stack)
             links += brokers.links
             await carry_out(
-                plan.plan, brokers.address, lambda: brokers.die(over), report, brokers.look
+                plan.plan,
+                brokers.address,
+                lambda: brokers.die(over),
+                report,
+                secured=brokers.secured,
+                look=brokers.look,
             )
             await brokers.terminate()
     except TimeoutError:

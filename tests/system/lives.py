@@ -94,13 +94,36 @@ class Lives:
         self._options = {"port": port, "admin_port": 0, "data_dir": str(directory / "data")}
         self._options |= options
         self._seams = seams
+        self._issue: Callable[[], object] | None = None
         self._killed = False
+        self._ending = False  # by SIGTERM: then it may not listen to others any more
         self._process: ForkServerProcess | None = None
         self._ready: Connection | None = None  # the broker must be able to write to it
 
     def advertise(self, address: str) -> None:
         """Let brokers tell clients this address in place of their own."""
         self._options["advertised"] = address
+
+    def guard(self, options: dict[str, str], issue: Callable[[], object] | None) -> None:
+        """Let brokers ask who their clients are.
+
+        Args:
+            options: with which they do.
+            issue: replaces the files of their certificate: before each life, and at `renew`.
+        """
+        self._options |= options
+        self._issue = issue
+
+    def renew(self) -> None:
+        """Replace its certificate, and tell it, if it serves."""
+        process = self._process
+        if self._issue is None or process is None or self._ending:
+            return
+        assert self._ready is not None
+        if self._ready.poll() and process.is_alive():  # before, SIGHUP would end it
+            self._issue()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGHUP)
 
     @property
     def log(self) -> str:
@@ -182,6 +205,7 @@ class Lives:
         process = self._process
         assert process is not None
         assert process.pid is not None
+        self._ending = True
         os.kill(process.pid, signal.SIGTERM)
         ended = await _readable(process.sentinel, kill_after_s or TERM_TIMEOUT_S)
         self.kill()
@@ -206,7 +230,9 @@ class Lives:
 
     def _start(self, crash_at: CrashPoint | None) -> None:
         self._ready, its_end = _context.Pipe(duplex=False)
-        self._killed = False
+        self._killed = self._ending = False
+        if self._issue is not None:
+            self._issue()
         arguments = (self._options, crash_at, its_end, self._log, self._seams)
         self._process = _context.Process(target=_broker, args=arguments, daemon=True)
         self._process.start()

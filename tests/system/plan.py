@@ -14,6 +14,8 @@ from tests.system.lives import Life, Seams
 
 SIZES = ((0,), (10, 100), (100, 1_000), (1_000, 20_000), (0, 50, 200_000))
 LATE_STEPS = ("truncate", "delete", "release")  # that no ordinary life of one broker comes to
+LOG_IN_S = 0.5  # of all clients of a run, on a busy machine
+REACHED_S = 3.0  # likewise, for a crash point to be reached
 RETENTION_S = 15  # what a busy machine needs to ack every Message sooner, and little more
 
 
@@ -56,6 +58,7 @@ class Plan:
         seams: its storage and queue.
         cuts_s: how long a connection lasts on average; 0 for as long as both sides want.
         quiet_s: how long the last broker lives before the producers end.
+        secure: brokers speak TLS, and ask who their clients are.
     """
 
     seed: str
@@ -66,6 +69,7 @@ class Plan:
     seams: Seams
     cuts_s: float = 0.0
     quiet_s: float = 0.0
+    secure: bool = False
 
 
 def draw(seed: str) -> Plan:
@@ -98,6 +102,16 @@ def over_a_network(plan: Plan) -> Plan:
         for name, options in plan.topics.items()
     }
     return replace(plan, topics=topics)
+
+
+def secured(plan: Plan) -> Plan:
+    """The same run by TLS and with users; all lasts longer, for each client has to log in."""
+    lives = tuple(
+        replace(life, ends_after_s=life.ends_after_s + (REACHED_S if life.crash_at else LOG_IN_S))
+        for life in plan.lives
+    )
+    cuts_s = plan.cuts_s and plan.cuts_s + LOG_IN_S
+    return replace(plan, lives=lives, cuts_s=cuts_s, secure=True)
 
 
 def draw_retention(seed: str) -> Plan:

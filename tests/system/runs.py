@@ -23,6 +23,7 @@ from tests.simulation.checkers.violation import Violation
 from tests.system.follower import Follower
 from tests.system.ledger import Ledger, now_us
 from tests.system.lives import BrokerEndedError, Lives
+from tests.system.secured import ANYBODY, TOKEN, Secured
 from tests.system.workload import produce
 
 if TYPE_CHECKING:
@@ -102,6 +103,9 @@ async def run(plan: Plan, directory: Path) -> Report:
     report = Report()
     rng = random.Random(plan.seed)
     lives = Lives(directory, plan.options, plan.seams)
+    secured = Secured(directory, plan.seed) if plan.secure else None
+    if secured is not None:
+        secured.guard("broker", lives)
     try:
         async with asyncio.timeout(RUN_TIMEOUT_S), AsyncExitStack() as stack:
             address = lives.address
@@ -112,11 +116,15 @@ async def run(plan: Plan, directory: Path) -> Report:
                 lives.advertise(address)
 
             async def die() -> list[str]:
+                if secured is not None:
+                    await lives.start()
+                    await secured.welcomed.wait()
+                    lives.kill()
                 for life in plan.lives:
                     report.ends[await lives.live(life)] += 1
                 return [await lives.start()]
 
-            await carry_out(plan, address, die, report)
+            await carry_out(plan, address, die, report, secured=secured)
             await lives.terminate()
     except TimeoutError:
         report.violations.append(
@@ -141,6 +149,8 @@ async def carry_out(
     address: str,
     die: Callable[[], Awaitable[list[str]]],
     report: Report,
+    *,
+    secured: Secured | None,
     look: Callable[[Ledger], Awaitable[None]] | None = None,
 ) -> None:
     """Have producers write and brokers die as planned, and check everything.
@@ -150,6 +160,7 @@ async def carry_out(
         address: of the brokers.
         die: lets brokers live and die; gives the URLs of the admin HTTP of those that live on.
         report: of the run.
+        secured: who its clients are; None where nobody asks.
         look: checks the brokers that live on, when no producer writes any more.
 
     Raises:
@@ -157,17 +168,29 @@ async def carry_out(
         BrokerEndedError: a broker ended as nothing asked it to.
     """
     ledger = Ledger()
-    cluster = Cluster(address, client="chaos")
-    followers = {topic: Follower(cluster, topic, ledger) for topic in plan.topics}
+    clients = ANYBODY if secured is None else secured.clients
+    cluster = Cluster(address, client="chaos", **clients.root)
+    reading = Cluster(address, client="chaos", **clients.reader)
+    followers = {topic: Follower(reading, topic, ledger) for topic in plan.topics}
     stop, stop_following = asyncio.Event(), asyncio.Event()
     try:
         async with asyncio.TaskGroup() as tasks:
             dying = tasks.create_task(die())
             for topic, options in plan.topics.items():
                 await _create(cluster, TopicConfig.create(topic, **options), ledger.history)
+            if secured is not None:
+                await secured.welcome(cluster, plan.topics)
+                tasks.create_task(secured.renew(cluster, stop))
             producing = [
                 tasks.create_task(
-                    produce(each, address, ledger, stop, ordered=_is_ordered(plan, each.topic))
+                    produce(
+                        each,
+                        address,
+                        ledger,
+                        stop,
+                        ordered=_is_ordered(plan, each.topic),
+                        given=clients.writer,
+                    )
                 )
                 for each in plan.producers
             ]
@@ -183,12 +206,15 @@ async def carry_out(
         await _stop_retention(cluster, plan)
         for follower in followers.values():
             await follower.read_again()
+        if secured is not None:
+            report.violations += await secured.check(cluster)
     except* (MemqError, BrokerEndedError) as group:
         raise _first(group) from group
     finally:
         report.acked = len(ledger.acked)
         report.duplicates = ledger.duplicates
         await cluster.close()
+        await reading.close()
     for follower in followers.values():
         report.violations += follower.violations
         report.batches += len(follower.seen)
@@ -234,9 +260,10 @@ async def _stop_retention(cluster: Cluster, plan: Plan) -> None:
 
 async def _at_rest(admin: str) -> h.Memory:
     """The bytes of Messages that a broker still holds after some time at rest; there are none."""
+    status = urllib.request.Request(f"{admin}/status", headers={"Authorization": f"Bearer {TOKEN}"})  # noqa: S310 - HTTP
 
     def used_bytes() -> int:
-        with urllib.request.urlopen(f"{admin}/status", timeout=10) as answer:  # noqa: S310 - HTTP
+        with urllib.request.urlopen(status, timeout=10) as answer:  # noqa: S310 - HTTP
             return json.load(answer)["memory_used_bytes"]
 
     deadline_s = time.monotonic() + REST_TIMEOUT_S

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
+from memq.client.cluster import ClusterArguments
 from memq.client.producer.producer import AsyncProducer
 from memq.core.format.schema import DEFAULT_SCHEMA
 from memq.errors import MemqError
@@ -14,10 +15,17 @@ from tests.system.plan import ProducerPlan
 
 CLOSE_TIMEOUT_S = 90.0  # services may be away, and come back one after the other
 MAX_BACKLOG = 30  # Messages
+STABLE = "stable-"  # that ids of their own choice begin with
 
 
 async def produce(
-    plan: ProducerPlan, address: str, ledger: Ledger, stop: asyncio.Event, *, ordered: bool
+    plan: ProducerPlan,
+    address: str,
+    ledger: Ledger,
+    stop: asyncio.Event,
+    *,
+    ordered: bool,
+    given: ClusterArguments,
 ) -> None:
     """Write as planned. An automatic producer goes on until `stop`, a stable one to its end."""
     written = ledger.written[plan.label] = Written(plan.topic, plan.sizes)
@@ -25,8 +33,9 @@ async def produce(
         producer = AsyncProducer(
             address,
             topic=plan.topic,
-            producer_id=f"stable-{plan.label}" if plan.stable else None,
+            producer_id=f"{STABLE}{plan.label}" if plan.stable else None,
             **plan.options,
+            **given,
         )
         await producer.start()
         ledger.watch(producer, f"{plan.label} life {life}", ordered=ordered)
