@@ -63,10 +63,10 @@ format: $(INSTALLED) ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-chaos: $(INSTALLED) ## Kill brokers while producers write, and check; RUNS=200 SEED=random STORAGE=s3 QUEUE=kafka CLUSTER=3
+chaos: $(INSTALLED) ## Kill brokers while producers write, and check; RUNS=200 SEED=random STORAGE=s3 QUEUE=kafka CLUSTER=3 SECURE=1
 	$(BIN)/python -m tests.system.chaos --runs $(or $(RUNS),200) $(if $(SEED),--seed $(SEED)) \
 		$(if $(STORAGE),--storage $(STORAGE)) $(if $(QUEUE),--queue $(QUEUE)) \
-		$(if $(CLUSTER),--cluster $(CLUSTER))
+		$(if $(CLUSTER),--cluster $(CLUSTER)) $(if $(SECURE),--secure)
 
 simulate: $(INSTALLED) ## Faults of all kinds in simulated time, and check; SEEDS=200 SEED=7 MINUTES=m
 	$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \

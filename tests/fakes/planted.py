@@ -9,6 +9,7 @@ import itertools
 import os
 from pathlib import Path
 
+from memq.broker.access_control import FILE
 from memq.queue.embedded.queue import EmbeddedQueue
 from memq.storage.local import LocalStorage
 from tests.fakes.faults import Fault
@@ -72,6 +73,14 @@ class DoublingQueue(_Struck, EmbeddedQueue):
         if self._strikes():
             await super().publish(topic, write_partition, publications)
         return offsets
+
+
+class ForgettingQueue(EmbeddedQueue):
+    """Users and rules are gone when a broker starts, which were kept in memory only."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder.parent / FILE).unlink(missing_ok=True)
+        super().__init__(folder)
 
 
 class LosingQueue(_Struck, EmbeddedQueue):

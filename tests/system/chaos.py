@@ -60,14 +60,16 @@ class Campaign:
 
     Args:
         root: folder for their data; that of a run that failed is kept.
+        how: options with which they are carried out.
 
     Attributes:
         total: all their figures.
         failed: seeds of those that failed.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, how: str) -> None:
         self._root = root
+        self._how = how
         self.total = Report(runs=0)
         self.failed: list[str] = []
 
@@ -121,7 +123,7 @@ class Campaign:
         directory = folder_of(self._root, seed)
         if report.violations:
             self.failed.append(seed)
-            _show(seed, directory, report)
+            _show(f"{self._how}--replay '{seed}'", directory, report)
         else:
             shutil.rmtree(directory)
 
@@ -158,14 +160,14 @@ async def run_round(
     return await running
 
 
-def _show(seed: str, directory: Path, report: Report) -> None:
+def _show(how: str, directory: Path, report: Report) -> None:
     print(f"FAILED: {report}", file=sys.stderr)
     for kind, text in report.violations[:MAX_SHOWN]:
         print(f"  {kind}: {text}", file=sys.stderr)
     if len(report.violations) > MAX_SHOWN:
         print(f"  … {len(report.violations) - MAX_SHOWN} more", file=sys.stderr)
     print(f"  data: {directory}", file=sys.stderr)
-    print(f"  replay: python -m tests.system.chaos --replay '{seed}'", file=sys.stderr, flush=True)
+    print(f"  replay: python -m tests.system.chaos {how}", file=sys.stderr, flush=True)
 
 
 def main() -> int:
@@ -198,7 +200,9 @@ def main() -> int:
             print(draw_cluster(seed, given.cluster) if given.cluster else plan_of(seed))
     root = Path(tempfile.mkdtemp(prefix="memq-chaos-"))
     started_s = time.monotonic()
-    campaign = Campaign(root)
+    named = {"storage": "files", "queue": "files", "cluster": 0}
+    how = [f"--{name} {vars(given)[name]} " for name in named if vars(given)[name] != named[name]]
+    campaign = Campaign(root, "".join(how) + "--secure " * given.secure)
     with contextlib.ExitStack() as stack:
         places = []
         found = stack.enter_context(services(root)) if given.cluster else None

@@ -1,8 +1,9 @@
 """A run whose brokers speak TLS and ask who their clients are, and who its clients are.
 
 `root` makes topics, users and rules, by a token. One user writes and another reads, each with a
-password and the rules that it needs, and no other. All of them are welcome all the time: a broker
-that does not let one in has a bug, even where the client gets in at the next attempt.
+password and the rules that it needs, and no other. All of them are welcome all the time: where a
+broker does not let one in, or breaks the protocol, that is a violation, even though the client
+tries again and succeeds.
 
 In some runs certificates are replaced before a broker starts and while it serves, and rules of
 somebody else are added. No rule may be lost that was acked.
@@ -22,7 +23,7 @@ from memq.core.access.rules import Rule
 from memq.core.access.users import SALT_BYTES, new_user
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.wire import messages as m
-from memq.errors import InvalidRequestError, MemqError, UnauthorizedError
+from memq.errors import InvalidRequestError, MemqError, ProtocolError, UnauthorizedError
 from tests.harness.certificates import Certificates
 from tests.simulation.checkers.violation import Violation
 from tests.system.follower import GROUP
@@ -166,17 +167,16 @@ def _rule(user: str, operation: str, kind: str, name: str, *, prefixed: bool = F
 
 
 _refused: ContextVar[list[str] | None] = ContextVar("refused", default=None)
-"""Gets what a run's tasks are told where they connect; runs take place side by side."""
-_open = BrokerConnection.open
+"""Gets why connections of a run's tasks end; runs take place side by side."""
+_finish = BrokerConnection._finish
 
 
-async def _noted(address: str, **options: object) -> BrokerConnection:
-    try:
-        return await _open(address, **options)
-    except UnauthorizedError as exc:  # or by TLS
-        if (refused := _refused.get()) is not None:
-            refused.append(f"{type(exc).__name__}: {exc}")
-        raise
+def _noted(connection: BrokerConnection, why: MemqError) -> None:
+    if isinstance(why, UnauthorizedError | ProtocolError):  # TLS is one of the former
+        refused = _refused.get()
+        if refused is not None:
+            refused.append(f"{connection.address}: {type(why).__name__}: {why}")
+    _finish(connection, why)
 
 
-BrokerConnection.open = _noted
+BrokerConnection._finish = _noted

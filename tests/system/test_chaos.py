@@ -15,18 +15,20 @@ from tests.fakes.refusing_store import in_store, store
 from tests.system import lives
 from tests.system.chaos import round_of, run_round
 from tests.system.lives import Life, Seams
-from tests.system.plan import Plan, ProducerPlan, draw, draw_retention
+from tests.system.plan import Plan, ProducerPlan, draw, draw_retention, secured
 from tests.system.runs import Report, run
 from tests.system.services import services
 
 AT_A_TIME = 8  # runs mostly wait; so many share two cores well
 RETENTION_SEED = "fixed/retention"
 SEEDS = [RETENTION_SEED, *(f"fixed/{number}" for number in range(6))]
+SECURED = ["secured/5", "secured/7"]
 PLANTED = {
     "nothing": (Seams(), set()),
     "put dropped": (Seams(faults.DroppingStorage), {"unsound", "unseen"}),
     "published twice": (Seams(queue=faults.DoublingQueue), {"duplicate"}),
     "publish lost": (Seams(queue=faults.LosingQueue), {"unseen"}),
+    "users lost": (Seams(queue=faults.ForgettingQueue), {"refused"}),
 }
 """Seams with a bug, and the kinds of violation by which it must be found."""
 
@@ -50,7 +52,9 @@ def reports(tmp_path_factory) -> dict[str, Report]:
     """The reports of all runs, by seed or by planted bug; they take place side by side."""
     plans = {seed: draw(seed) for seed in SEEDS}
     plans[RETENTION_SEED] = draw_retention(RETENTION_SEED)
+    plans |= {seed: secured(draw(seed)) for seed in SECURED}
     plans |= {bug: _plan(bug, seams) for bug, (seams, _) in PLANTED.items()}
+    plans["users lost"] = secured(plans["users lost"])
 
     async def run_all() -> dict[str, Report]:
         slots = asyncio.Semaphore(AT_A_TIME)
@@ -69,7 +73,7 @@ def reports(tmp_path_factory) -> dict[str, Report]:
     return asyncio.run(run_all())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [*SEEDS, *SECURED])
 def test_nothing_acked_is_lost_doubled_or_damaged_by_kills(reports, seed) -> None:
     """Whatever step the broker is killed at, what was acked is there once, as it was sent."""
     report = reports[seed]
