@@ -120,6 +120,7 @@ async def test_a_token_says_who_its_client_is(tmp_path, issuer):
         ({"exp": -60}, "the token has expired: get another"),
         ({"exp": None}, "not valid"),
         ({"exp": "soon"}, "not valid"),
+        ({"exp": 10**400}, "not valid"),
         ({"nbf": 600}, "is not valid yet"),
         ({"aud": "other"}, "not valid: Audience doesn't match"),
         ({"aud": None}, "not valid"),
@@ -138,6 +139,17 @@ async def test_a_token_that_is_not_valid_is_refused(tmp_path, issuer, changed, s
         told = await refused(b, token)
     assert said in told
     assert token not in told
+
+
+@pytest.mark.parametrize("part", [0, 1])
+async def test_a_token_of_deep_json_is_refused(tmp_path, issuer, part):
+    """The broker goes on, although Python's parser gives up in a way of its own."""
+    parts = issuer.token().split(".")
+    parts[part] = jwt.utils.base64url_encode(b"[" * 9_000).decode()
+    async with asking(tmp_path, issuer) as b:
+        assert "refused the token" in await refused(b, ".".join(parts))
+        async with client(b, issuer.token()):
+            pass
 
 
 async def test_only_asymmetric_signatures_count(tmp_path, issuer):
