@@ -10,9 +10,11 @@ coverage steers the changes, and what fails is stored as `crash-…`; else they 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import importlib
 import importlib.util
+import json
 import random
 import resource
 import struct
@@ -23,10 +25,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 atheris: Any = importlib.util.find_spec("atheris") and importlib.import_module("atheris")
-with atheris.instrument_imports(include=["memq"]) if atheris else contextlib.nullcontext():
+with (
+    atheris.instrument_imports(include=["memq", "scramp", "jwt"])
+    if atheris
+    else contextlib.nullcontext()
+):
+    from memq.broker.access_control import AccessControl
+    from memq.broker.access_handlers import AccessHandlers
+    from memq.broker.authentication import Login
+    from memq.broker.config import BrokerConfig
+    from memq.broker.tokens import Tokens
+    from memq.core.access.document import AccessDocument, decode_document, encode_document
+    from memq.core.access.rules import Question, Rule, Rules
+    from memq.core.access.users import MECHANISM, User
     from memq.core.checksum import crc32c
     from memq.core.decoding import UNDECODABLE
     from memq.core.format.index import BatchMetadata, IndexEntry, decode_index, encode_index
@@ -37,7 +52,8 @@ with atheris.instrument_imports(include=["memq"]) if atheris else contextlib.nul
     from memq.core.wire import messages as m
     from memq.core.wire.connection import ROUTES, decode_error, encode_header
     from memq.core.wire.frame import PREFIX_BYTES, FrameReader, encode_frame
-    from memq.errors import MemqError
+    from memq.errors import MemqError, UnauthorizedError, UnavailableError
+    from memq.runtime.system import SYSTEM
     from tests.unit.core.format.test_hostile import damage, sound_messages
     from tests.unit.core.test_manifest import MANIFEST
     from tests.unit.reading.batches import Sent, notify, records, seal
@@ -53,6 +69,31 @@ INDEX = encode_index(
     [IndexEntry("producer", 1, 2, 424, 800, 20, 5, 6, 7)] * 2, BatchMetadata("b", "t", 0, 1)
 )
 NOTIFICATION = encode_notification(notify(seal(Sent("p", 0, records(b"v")))))
+ISSUER = {"issuer": "https://issuer.example", "audience": "memq", "prefix": "k8s:"}
+CONTROL = AccessControl(
+    BrokerConfig.create({"authentication": "required", "oidc": {"k8s": ISSUER}}),
+    Tokens((), ""),
+    SYSTEM,
+)
+USER = User(name="ann", salt=bytes(32), stored_key=bytes(32), server_key=bytes(32))
+RULE = Rule(principal="User:ann", operation="read", type="topic", name="click", host="10.0.0.0/8")
+DOCUMENT = AccessDocument(secret=bytes(32), users={"ann": USER}, rules=(RULE,))
+CONTROL.adopt(DOCUMENT)
+ASKED = [
+    m.PutUser(user=USER, replace=True),
+    m.DeleteUser(name="ann"),
+    m.AlterRules(add=[RULE], remove=[RULE]),
+    m.CheckAccess(
+        principal="User:ann", host="10.0.0.1", operation="read", type="topic", name="click"
+    ),
+]
+STEPS = b"n,,n=ann,r=fyko\0c=biws,r=NONCE,p=" + base64.b64encode(bytes(32))
+PARTS = (
+    {"alg": "ES256", "kid": "k1"},
+    {"iss": ISSUER["issuer"], "aud": "memq", "sub": "web", "exp": 1e9},
+    {},
+)
+TOKEN = b".".join(base64.urlsafe_b64encode(json.dumps(each).encode()) for each in PARTS)
 
 
 def read_frames(data: bytes) -> None:
@@ -74,6 +115,54 @@ def read_headers(data: bytes) -> None:
         for decode in (route.decode_request, route.decode_answer, decode_error):
             with contextlib.suppress(*UNDECODABLE):  # which connections catch
                 decode(data)
+    for kind in (m.Handshake, m.HandshakeAnswer):
+        with contextlib.suppress(*UNDECODABLE):
+            msgspec.msgpack.decode(data, type=kind)
+
+
+def log_in(data: bytes) -> None:
+    """Log in with two steps, with the broker's nonce in the second."""
+    login = Login(CONTROL)
+    first, _, last = data.partition(b"\0")
+    answer, _ = login.step(m.Authenticate(mechanism=MECHANISM, data=first))
+    nonce = answer.data.split(b",")[0].removeprefix(b"r=")
+    with contextlib.suppress(UnauthorizedError):  # nobody can guess the proof
+        login.step(m.Authenticate(mechanism=MECHANISM, data=last.replace(b"NONCE", nonce)))
+
+
+def show_token(data: bytes) -> None:
+    """Show it as a token of an issuer whose keys are not known."""
+    with contextlib.suppress(UnavailableError):
+        CONTROL.issuers.identify(data.decode(errors="replace"))
+
+
+class Store:
+    """Makes another document of users and rules, and looks whether that can be used."""
+
+    async def change(self, edit: Any) -> AccessDocument:
+        """Change it, and forget that."""
+        changed = decode_document(encode_document(edit(DOCUMENT)))
+        Rules(changed.rules, ()).decide("User:ann", "10.0.0.1", Question("read", "topic", "click"))
+        return changed
+
+
+def ask_for_access(data: bytes) -> None:
+    """Take as each request about users and rules, and carry it out."""
+    handlers = AccessHandlers(CONTROL, Store())
+    carry_out = {
+        m.PutUser: handlers.put_user,
+        m.DeleteUser: handlers.delete_user,
+        m.AlterRules: handlers.alter_rules,
+        m.CheckAccess: handlers.check_access,
+    }
+    for route in ROUTES.values():
+        try:
+            request = route.decode_request(data)
+        except UNDECODABLE:  # which connections catch
+            continue
+        if type(request) in carry_out:
+            with contextlib.suppress(MemqError, StopIteration):
+                carry_out[type(request)](request).send(None)  # nothing in it waits
 
 
 def read_message(data: bytes) -> None:
@@ -85,7 +174,11 @@ def read_message(data: bytes) -> None:
 
 TARGETS: dict[str, tuple[Any, list[bytes]]] = {
     "frame": (read_frames, [b"".join(map(bytes, encode_frame(1, 1, b"\x80", b"body")))]),
-    "header": (read_headers, [encode_header(ALTER), encode_header(ENDS)]),
+    "header": (read_headers, [encode_header(each) for each in (ALTER, ENDS, *ASKED)]),
+    "login": (log_in, [STEPS]),
+    "token": (show_token, [TOKEN]),
+    "access": (ask_for_access, [encode_header(each) for each in ASKED]),
+    "users": (decode_document, [encode_document(DOCUMENT)]),
     "message": (read_message, [body for body, _ in MESSAGES]),
     "schema": (lambda data: layout_of(deserialize_schema(data)), SCHEMAS),
     "index": (decode_index, [INDEX]),
