@@ -15,6 +15,7 @@ from tests.system.lives import Life, Seams
 SIZES = ((0,), (10, 100), (100, 1_000), (1_000, 20_000), (0, 50, 200_000))
 LATE_STEPS = ("truncate", "delete", "release")  # that no ordinary life of one broker comes to
 LOG_IN_S = 0.5  # of all clients of a run, on a busy machine
+CUTS_S = 2.0  # with less, clients would do little but log in
 REACHED_S = 3.0  # likewise, for a crash point to be reached
 RETENTION_S = 15  # what a busy machine needs to ack every Message sooner, and little more
 
@@ -105,13 +106,13 @@ def over_a_network(plan: Plan) -> Plan:
 
 
 def secured(plan: Plan) -> Plan:
-    """The same run by TLS and with users; all lasts longer, for each client has to log in."""
+    """The same run by TLS and with users, in which all lasts longer: each client has to log in."""
+    plan = over_a_network(plan)
     lives = tuple(
         replace(life, ends_after_s=life.ends_after_s + (REACHED_S if life.crash_at else LOG_IN_S))
         for life in plan.lives
     )
-    cuts_s = plan.cuts_s and plan.cuts_s + LOG_IN_S
-    return replace(plan, lives=lives, cuts_s=cuts_s, secure=True)
+    return replace(plan, lives=lives, cuts_s=plan.cuts_s and CUTS_S, secure=True)
 
 
 def draw_retention(seed: str) -> Plan:
