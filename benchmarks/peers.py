@@ -100,10 +100,11 @@ class Peer:
 
     Args:
         address: of Kafka.
+        **security: what it asks of its clients.
     """
 
-    def __init__(self, address: str) -> None:
-        self._address = {"bootstrap.servers": address}
+    def __init__(self, address: str, **security: str) -> None:
+        self._address = {"bootstrap.servers": address} | security
         admin = KafkaAdminClient(self._address)
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result()
         self._producer = confluent_kafka.Producer(self._address | PEER_SETTINGS)
