@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RUN_TIMEOUT_S = 240.0  # a run takes some seconds, 35 with many cuts; a hang is a violation as well
 LOST, DOUBLED, DAMAGED = {"lost write", "unseen"}, {"duplicate"}, {"phantom", "changed"}
-CREATE_TIMEOUT_S = 120.0  # brokers may die, and services be away, before the first topic is made
+REQUEST_TIMEOUT_S = 120.0  # brokers die, and services are away, while something is asked
 SWEEP_S = 0.5  # several of the plan's retention_interval
 REST_TIMEOUT_S = 5.0  # for audit reports, which are sent when a producer is closed, to be stored
 LOG_SIGNS = ("CRITICAL", "Traceback", "published notifications from offset")
@@ -169,8 +169,9 @@ async def carry_out(
     """
     ledger = Ledger()
     clients = ANYBODY if secured is None else secured.clients
-    cluster = Cluster(address, client="chaos", **clients.root)
-    reading = Cluster(address, client="chaos", **clients.reader)
+    given = {"client": "chaos", "request_timeout_s": REQUEST_TIMEOUT_S}
+    cluster = Cluster(address, **given, **clients.root)
+    reading = Cluster(address, **given, **clients.reader)
     followers = {topic: Follower(reading, topic, ledger) for topic in plan.topics}
     stop, stop_following = asyncio.Event(), asyncio.Event()
     try:
@@ -236,7 +237,7 @@ def _first(error: BaseException) -> BaseException:
 async def _create(cluster: Cluster, config: TopicConfig, history: h.History) -> None:
     begun_us = now_us()
     with suppress(TopicExistsError):  # made by a request whose answer a crash has taken
-        await cluster.call(m.CreateTopic(config=config), timeout_s=CREATE_TIMEOUT_S)
+        await cluster.call(m.CreateTopic(config=config))
     topic_id = (await cluster.topic(config.name, refresh=True)).topic_id
     history.add(
         h.TopicChange(

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 TOKEN, PASSWORD = "root-of-runs", "correct horse"
 RENEWED = 0.5  # of the runs
 RENEW_S = (0.02, 0.6)  # between two changes
-WELCOME_S = 120.0  # brokers may die, and services be away, before users are known
 ASK_S = 10.0
 AGAIN_S = 0.1
 
@@ -106,9 +105,9 @@ class Secured:
         for name in ("writer", "reader"):
             user = new_user(name, PASSWORD, self._chance.randbytes(SALT_BYTES))
             try:
-                await root.call(m.PutUser(user=user), timeout_s=WELCOME_S)
+                await root.call(m.PutUser(user=user))
             except InvalidRequestError:  # made by a request whose answer a crash has taken
-                await root.call(m.PutUser(user=user, replace=True), timeout_s=WELCOME_S)
+                await root.call(m.PutUser(user=user, replace=True))
         await self._add(root, _needed(topics))
         if len(self._lives) > 1:  # others learn of users from ZooKeeper
             for lives in self._lives:
@@ -129,7 +128,7 @@ class Secured:
                     await client.close()
 
     async def _add(self, root: Cluster, rules: list[Rule]) -> None:
-        await root.call(m.AlterRules(add=rules), timeout_s=WELCOME_S)
+        await root.call(m.AlterRules(add=rules))
         self._acked.update(rules)
 
     async def renew(self, root: Cluster, stop: asyncio.Event) -> None:
