@@ -98,8 +98,9 @@ def over_a_network(plan: Plan) -> Plan:
 
     Where no put is in time for half a minute, Messages fail that nothing is wrong with.
     """
+    longer = {"upload_deadline": "2s"}
     topics = {
-        name: options | ({"upload_deadline": "2s"} if options["upload_deadline"] == "100ms" else {})
+        name: options | (longer if options.get("upload_deadline") == "100ms" else {})
         for name, options in plan.topics.items()
     }
     return replace(plan, topics=topics)
