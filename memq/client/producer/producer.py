@@ -65,6 +65,7 @@ from memq.core.wire.messages import WriteAnswer
 from memq.errors import (
     BufferFullError,
     ClosedError,
+    ForbiddenError,
     MemqError,
     RequestTimeoutError,
     TopicRecreatedError,
@@ -182,6 +183,7 @@ class AsyncProducer:
     def _begin(self, cluster: Cluster, topic: TopicInfo) -> None:
         options, config, runtime = self._options, topic.config, self._runtime
         self._cluster = cluster
+        self._may_ask = True  # a broker for its state
         self._loop = asyncio.get_running_loop()
         hand_over: Callable[..., object] = self._hand_over or self._loop.call_soon
         self._adopt(topic)
@@ -718,10 +720,13 @@ class AsyncProducer:
         """Why the oldest Message has waited for so long; empty when none has, or nobody knows."""
         now_s = self._runtime.mono_s()
         address, error = self._state_machine.overdue(now_s, self._patience_s)
-        if not address:
+        if not address or not self._may_ask:
             return error
         try:
             found = await self._cluster.status(address, timeout_s=STATUS_S)
+        except ForbiddenError:  # it may only write, and would be denied every few seconds
+            self._may_ask = False
+            return error
         except MemqError as exc:
             return str(exc) if exc.retriable else error  # an older broker does not know the request
         services = [] if found.status is None else found.status.services

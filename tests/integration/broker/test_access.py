@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from scramp import ScramClient
 
+from memq import AsyncProducer
 from memq.broker import connection as connection_module
 from memq.broker.access_control import FILE
 from memq.core.access.principals import producer_suffix
@@ -644,3 +645,18 @@ async def test_rules_can_be_made_before_they_hold(tmp_path):
         assert (await anybody.ask(check)).allowed
         check.principal = "User:anonymous"
         assert not (await anybody.ask(check)).allowed
+
+
+async def test_a_producer_that_may_only_write_asks_once_why_acks_do_not_come(tmp_path):
+    """It is denied the state of its broker once, and tells the last error from then on."""
+    log = tmp_path / "access.log"
+    rules = [rule("User:alice", "write", "topic", "t")]
+    async with (
+        asking(tmp_path, *rules, access_log=str(log)) as (b, _),
+        AsyncProducer(b.address, topic="t", security=login()) as producer,
+    ):
+        producer._state_machine.overdue = lambda *_: (b.address, "the last error")
+        for _ in range(3):
+            assert await producer._trouble() == "the last error"
+    denied = [line for line in log.read_text().splitlines() if '"denied"' in line]
+    assert len([line for line in denied if "DescribeCluster" in line]) == 1
