@@ -156,8 +156,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
             see object storage. Others come from the environment.
         credentials_role: ARN of the role in whose name readers get credentials for the objects of
             one topic; see security. Empty for no credentials.
-        credentials_duration: How long such credentials are good; more than 1h only where the role
-            allows it, and brokers have keys of a user.
+        credentials_duration_ms: How long such credentials are good; more than 1h only where the
+            role allows it, and brokers have keys of a user.
         credentials_endpoint: URL of the STS that gives them, for S3-compatible servers; empty for
             AWS_ENDPOINT_URL_STS, AWS_ENDPOINT_URL, or AWS.
         queue: Queue for notifications: kafka://host:port,host:port; empty for the queue in
