@@ -107,6 +107,7 @@ async def test_who_reads_too_much_keeps_its_heartbeats(tmp_path):
         async with named(b, name="reader") as reader:
             first = await reader.ask(fetch)
             assert first.throttle_ms > 1_000
+            reader.connection._fetch_at_s = 0.0  # it does not wait by itself
             second = asyncio.create_task(reader.ask(fetch))
             for sequence in range(20):
                 await reader.ask(
@@ -116,6 +117,19 @@ async def test_who_reads_too_much_keeps_its_heartbeats(tmp_path):
             assert not served(b)._paused
             await second
         assert await waited(admin, "client:reader", "bytes_out") > 1
+
+
+async def test_a_client_waits_as_it_is_told(tmp_path):
+    """It asks for more when it may, and what it has waited is no part of its time limit."""
+    async with broker(tmp_path) as b, client(b) as admin:
+        await admin.create(batch_age="1ms")
+        await admin.write(0)
+        fetch = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
+        size = len((await admin.connection.request(fetch, timeout_s=TIMEOUT_S))[1])
+        await limit(admin, ANONYMOUS, bytes_out=size // 6)
+        assert (await admin.ask(fetch)).throttle_ms > 4_200
+        await admin.ask(fetch, timeout_s=4.0)
+        assert await waited(admin, ANONYMOUS, "bytes_out") > 2
 
 
 async def test_only_old_batches_are_a_replay(tmp_path, monkeypatch):
