@@ -113,14 +113,22 @@ async def broker(
 
 @asynccontextmanager
 async def client(
-    running: Broker, token: str = "", zone: str = "", *, listener: str = "default", **security: str
+    running: Broker,
+    token: str = "",
+    zone: str = "",
+    *,
+    listener: str = "default",
+    name: str = "test",
+    group: str = "",
+    **security: str,
 ) -> AsyncIterator[Client]:
-    """A connected client, by a listener, with this security."""
+    """A connected client, by a listener, with a name, in a group, with this security."""
     connection = await BrokerConnection.open(
         running.listeners[listener].address,
-        client="test",
+        client=name,
         token=token,
         zone=zone,
+        group=group,
         security=Security.parse(security),
         connect_timeout_s=TIMEOUT_S,
     )

@@ -1,7 +1,6 @@
 """Quotas at a broker: who has to wait, for what, and what is served meanwhile."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import msgspec
 import pytest
@@ -10,30 +9,12 @@ from memq import AsyncAdminClient, AsyncConsumer, AsyncProducer
 from memq.broker import connection as connection_module
 from memq.broker import throttling as throttling_module
 from memq.broker.connection import ServedConnection
-from memq.client.connection import BrokerConnection
-from memq.client.security import Security
 from memq.core.wire import messages as m
 from memq.errors import ForbiddenError, InvalidRequestError, UnavailableError
 from tests.integration.broker.support import TIMEOUT_S, Client, broker, client, until
 from tests.integration.broker.test_access import asking, login, rule
 
 ANONYMOUS = "User:anonymous"
-
-
-@asynccontextmanager
-async def named(running, *, name: str = "", group: str = "", **security):
-    """A client with a name, and in a group."""
-    connection = await BrokerConnection.open(
-        running.listeners["default"].address,
-        client=name,
-        group=group,
-        security=Security.parse(security),
-        connect_timeout_s=TIMEOUT_S,
-    )
-    try:
-        yield Client(connection)
-    finally:
-        await connection.close()
 
 
 async def limit(admin: Client, holder: str, **limits: int | None) -> None:
@@ -57,7 +38,7 @@ async def test_who_sends_too_much_is_not_read_for_a_while(tmp_path):
     async with broker(tmp_path) as b, client(b) as admin:
         await admin.create(batch_age="1ms")
         await limit(admin, "client:web", bytes_in=100_000)
-        async with named(b, name="web") as web:
+        async with client(b, name="web") as web:
             await web.know("t")
             answer = await web.write(0, bytes(130_000))
             assert answer.offset >= 0
@@ -76,7 +57,7 @@ async def test_requests_are_counted(tmp_path):
     async with broker(tmp_path) as b, client(b) as admin:
         await limit(admin, "client:*", requests=5)
         await limit(admin, "client:test", requests=1_000)
-        async with named(b, name="busy") as busy:
+        async with client(b, name="busy") as busy:
             loop = asyncio.get_running_loop()
             before_s = loop.time()
             for _ in range(11):
@@ -104,7 +85,7 @@ async def test_who_reads_too_much_keeps_its_heartbeats(tmp_path):
         await admin.write(0, bytes(30_000))
         fetch = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
         await limit(admin, "client:reader", bytes_out=100)
-        async with named(b, name="reader") as reader:
+        async with client(b, name="reader") as reader:
             first = await reader.ask(fetch)
             assert first.throttle_ms > 1_000
             reader.connection._fetch_at_s = 0.0  # it does not wait by itself
@@ -153,14 +134,14 @@ async def test_one_connection_too_many_is_closed(tmp_path):
     """A principal has as many connections as its quota allows; another is told why not."""
     async with broker(tmp_path) as b, client(b) as admin:
         await limit(admin, "client:few", connections=1)
-        async with named(b, name="few") as one:
+        async with client(b, name="few") as one:
             await one.ask(m.ListQuotas())
             with pytest.raises(UnavailableError, match="allows 1 connections at a time"):
-                async with named(b, name="few") as two:
+                async with client(b, name="few") as two:
                     await two.ask(m.ListQuotas())
             await one.ask(m.ListQuotas())
         await until(lambda: not b.connections.throttling._open["User:anonymous", "client", "few"])
-        async with named(b, name="few") as again:
+        async with client(b, name="few") as again:
             await again.ask(m.ListQuotas())
 
 
@@ -168,11 +149,11 @@ async def test_who_connects_again_waits_as_before(tmp_path):
     """Another connection of the same client has no quota of its own."""
     async with broker(tmp_path) as b, client(b) as admin:
         await limit(admin, "client:web", requests=1)
-        async with named(b, name="web") as web:
+        async with client(b, name="web") as web:
             assert (await web.ask(m.ListQuotas())).throttle_ms == 0
             assert (await web.ask(m.ListQuotas())).throttle_ms > 0
         before_s = await waited(admin, "client:web", "requests")
-        async with named(b, name="web"):
+        async with client(b, name="web"):
             assert served(b)._paused
         assert await waited(admin, "client:web", "requests") > before_s
 
@@ -183,9 +164,9 @@ async def test_nobody_uses_up_the_quota_of_others(tmp_path):
         for holder in ("client:etl", "group:g"):
             await limit(root, holder, requests=1)
         async with (
-            named(b, name="etl", group="g", **login("bob")) as bob,
-            named(b, name="etl", group="g", **login("alice")) as alice,
-            named(b, group="g", **login("bob")) as stranger,
+            client(b, name="etl", group="g", **login("bob")) as bob,
+            client(b, name="etl", group="g", **login("alice")) as alice,
+            client(b, group="g", **login("bob")) as stranger,
         ):
             for _ in range(3):
                 with pytest.raises(ForbiddenError):
@@ -220,7 +201,7 @@ async def test_quotas_outlive_a_restart(tmp_path):
     """A broker that starts again holds to the quotas that were set."""
     async with broker(tmp_path) as b, client(b) as admin:
         await limit(admin, "client:web", requests=1)
-    async with broker(tmp_path) as b, named(b, name="web") as web:
+    async with broker(tmp_path) as b, client(b, name="web") as web:
         assert (await web.ask(m.ListQuotas())).quotas == {"client:web": {"requests": 1}}
         assert (await web.ask(m.ListQuotas())).throttle_ms > 0
 
@@ -231,7 +212,7 @@ async def test_buckets_are_bounded(tmp_path, monkeypatch):
     async with broker(tmp_path) as b, client(b) as admin:
         await limit(admin, "client:*", requests=100)
         for number in range(9):
-            async with named(b, name=f"made up {number} {'x' * 5_000}") as each:
+            async with client(b, name=f"made up {number} {'x' * 5_000}") as each:
                 await each.ask(m.ListQuotas())
         buckets = b.connections.throttling._buckets
         assert len(buckets) == 3
