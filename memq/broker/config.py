@@ -290,9 +290,9 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         if fields["admin_tls"] and not fields["tls_cert"]:
             raise ConfigError("admin_tls without tls_cert and tls_key: name the files of both")
         _check_cluster(fields)
-        _check_credentials(fields["credentials_role"], fields["storage"])
         config = cls(topics=topics, listeners=listeners, oidc=oidc, aws_iam=aws_iam, **fields)
         _check_exposure(config)
+        _check_credentials(config)
         return config
 
 
@@ -376,16 +376,24 @@ def _check_cluster(fields: Mapping[str, Any]) -> None:
         )
 
 
-def _check_credentials(role: str, storage: str) -> None:
-    """Refuse to hand out credentials for what no policy can tell apart.
+def _check_credentials(config: BrokerConfig) -> None:
+    """Refuse to hand out credentials to anybody, or for what no policy can tell apart.
 
     Raises:
         ConfigError: naming the values, and what is expected.
     """
-    if role and not (_ARN.fullmatch(role) and _BUCKET.fullmatch(storage)):
+    role, storage = config.credentials_role, config.storage
+    if not role:
+        return
+    if not (_ARN.fullmatch(role) and _BUCKET.fullmatch(storage)):
         expected = "an ARN, and s3://BUCKET/PREFIX that is no directory bucket"
         raise ConfigError(
             f"credentials_role = {role!r}, storage = {storage!r}: expected {expected}"
+        )
+    if all(each.authentication != "required" for each in config.all_listeners().values()):
+        raise ConfigError(
+            "credentials_role without authentication: anybody could read the bucket; set "
+            "authentication = required"
         )
 
 

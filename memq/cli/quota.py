@@ -8,7 +8,7 @@ import click
 
 from memq.cli.command import Group, SizeType, admin_options, option
 from memq.cli.output import show_rows
-from memq.core.access.quotas import LIMITS
+from memq.core.access.quotas import LIMITS, SIZES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def quota() -> None:
 
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for limit, meaning in reversed(LIMITS.items()):
-        kind = SizeType() if limit.endswith(("in", "out", "bytes")) else click.IntRange(min=0)
+        kind = SizeType() if limit in SIZES else click.IntRange(min=0)
         command = option(f"--{limit.replace('_', '-')}", limit, type=kind, help=meaning)(command)
     return command
 

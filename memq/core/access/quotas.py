@@ -34,6 +34,9 @@ LIMITS = {
 }
 """What may be limited, at each broker."""
 
+SIZES = frozenset((BYTES_IN, BYTES_OUT, REPLAY))
+"""The limits of bytes; the others count."""
+
 REPLAY_AGE_MS = 300_000
 """Age from which reading a Batch is a replay."""
 

@@ -143,7 +143,18 @@ def test_a_broker_that_asks_may_be_exposed(options):
 )
 def test_credentials_are_for_buckets_of_s3(role, storage):
     """Whatever no policy could tell apart is refused at the start, and both values are named."""
-    BrokerConfig.create(credentials_role=ROLE, storage="s3://bucket/root")
     said = re.escape(f"credentials_role = {role!r}, storage = {storage!r}: expected an ARN")
     with pytest.raises(ConfigError, match=said):
         BrokerConfig.create(credentials_role=role, storage=storage)
+
+
+def test_credentials_are_for_those_who_say_who_they_are():
+    """A broker that asks nobody would lend its bucket to all; one listener that asks is enough."""
+    lends = {"credentials_role": ROLE, "storage": "s3://bucket/root"}
+    for more in ({}, {"token": "x"}, {"client_auth": "required"} | TLS):
+        with pytest.raises(ConfigError, match="credentials_role without authentication"):
+            BrokerConfig.create(lends | more)
+
+    asks = {"authentication": "required"}
+    BrokerConfig.create(lends | asks)
+    BrokerConfig.create(lends | {"listeners": {"outside": {"port": 9093} | asks}})
