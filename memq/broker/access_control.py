@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from memq.broker.aws_iam import AwsIam
-from memq.broker.oidc import Issuers
 from memq.core.access.document import (
     SECRET_BYTES,
     AccessDocument,
@@ -31,7 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from memq.broker.aws_iam import AwsIam
     from memq.broker.config import BrokerConfig
+    from memq.broker.oidc import Issuers
     from memq.broker.tokens import Tokens
     from memq.runtime.system import Runtime
 
@@ -61,7 +61,7 @@ class AccessControl:
 
     Attributes:
         config, tokens, runtime: as given.
-        issuers: of tokens that are signed.
+        issuers: of tokens that are signed; None without.
         aws_iam: knows AWS identities; None where they are not asked for.
         asking: names of listeners that ask who their clients are.
         enforced: there is one.
@@ -76,8 +76,17 @@ class AccessControl:
         listeners = config.all_listeners().items()
         self.asking = {name for name, each in listeners if each.authentication == "required"}
         self.enforced = bool(self.asking)
-        self.issuers = Issuers(config.oidc, runtime)
-        self.aws_iam = AwsIam(config.aws_iam, runtime) if config.aws_iam else None
+        self.issuers: Issuers | None = None
+        self.aws_iam: AwsIam | None = None
+        # What only few brokers need takes a fifth of a start to load.
+        if config.oidc:
+            from memq.broker.oidc import Issuers  # noqa: PLC0415
+
+            self.issuers = Issuers(config.oidc, runtime)
+        if config.aws_iam:
+            from memq.broker.aws_iam import AwsIam  # noqa: PLC0415
+
+            self.aws_iam = AwsIam(config.aws_iam, runtime)
         self.on_change: Callable[[], None] = lambda: None
         self.adopt(self.new_document())
 

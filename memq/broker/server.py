@@ -387,7 +387,8 @@ class Broker:
             self._watch_disk(),
             self._watch_tls(),
         ]
-        work += [issuer.run() for issuer in self.control.issuers.all]
+        if self.control.issuers is not None:
+            work += [issuer.run() for issuer in self.control.issuers.all]
         if self.control.aws_iam is not None:
             work.append(self.control.aws_iam.run())
         if context.storage.remote:

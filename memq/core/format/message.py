@@ -46,7 +46,7 @@ UNKNOWN_RANGE = (0, 0)
 TIMESTAMP_COLUMN = "timestamp"
 
 _KEY, _VALUE, _HEADERS, _TIMESTAMP = (field.type for field in DEFAULT_SCHEMA)
-_NO_HEADERS = pa.array([], pa.struct([_HEADERS.key_field, _HEADERS.item_field]))
+_NO_HEADERS = pa.nulls(0, pa.struct([_HEADERS.key_field, _HEADERS.item_field]))
 TICKS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 

@@ -200,6 +200,16 @@ def test_import_pulls_no_optional_package():
     assert loaded - sys.stdlib_module_names <= LIGHT
 
 
+def test_a_broker_loads_only_what_it_needs():
+    """It starts without what others use of its packages, or what only some configurations need."""
+    code = "import sys, memq.broker.server; print(*sys.modules)"
+
+    loaded = {name.partition(".")[0] for name in run_python("-c", code).stdout.split()}
+
+    assert {"pyarrow", "aiohttp"} <= loaded
+    assert loaded & {"pandas", "jwt", "cryptography", "boto3", "kazoo", "confluent_kafka"} == set()
+
+
 def test_the_version_is_told():
     """`memq.__version__` is that of the distribution, and is looked up when it is asked for."""
     assert memq.__version__ == version("memq")
