@@ -24,7 +24,8 @@ import resource
 import socket
 import struct
 import termios
-from collections import Counter
+from collections import Counter, deque
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -35,9 +36,9 @@ from memq.broker.authorization import concealed, refusal
 from memq.broker.config import DEFAULT_LISTENER
 from memq.broker.fair_queuing import ClientFlows, ScheduledRequest
 from memq.broker.listeners import translate, translate_error
-from memq.broker.throttling import Throttle
+from memq.broker.throttling import REQUESTS_A_PAUSE, Throttle
 from memq.broker.write_partition import ReceivedWrite
-from memq.core.access.quotas import BYTES_IN, BYTES_OUT, MUTATIONS, REPLAY, REPLAY_AGE_MS, REQUESTS
+from memq.core.access.quotas import BYTES_IN, BYTES_OUT, REPLAY, REPLAY_AGE_MS, REQUESTS
 from memq.core.wire.connection import (
     HANDSHAKE_MAX_HEADER_BYTES,
     SERVER_MAX_HEADER_BYTES,
@@ -51,7 +52,10 @@ from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, Frame
 from memq.core.wire.messages import (
     Authenticate,
     FetchBatch,
+    FetchBatchAnswer,
+    FetchCredentials,
     FetchNotifications,
+    FetchNotificationsAnswer,
     Struct,
     Write,
 )
@@ -68,7 +72,7 @@ from memq.runtime.tls_transport import TlsLayer
 from memq.storage.keys import key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from memq.broker.access_control import AccessControl
     from memq.broker.access_log import AccessLog
@@ -99,6 +103,14 @@ TLS_SHARE = 0.5  # of memory_bytes, for all of them
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
 REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connection is read again
 
+LATER: dict[type[Struct], Struct] = {
+    FetchBatch: FetchBatchAnswer(later=True),
+    FetchNotifications: FetchNotificationsAnswer(ends=[], later=True),
+}
+"""What is answered where quotas let nothing be sent now."""
+
+Sending = AbstractAsyncContextManager["Callable[[int], None] | None"]
+_UNLIMITED: Sending = nullcontext(lambda _: None)
 _SCRATCH = memoryview(bytearray(SCRATCH_BYTES))  # shared: used within one callback only
 
 
@@ -287,7 +299,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._peer = "?"
         self._deaf = False  # a login is being answered, or has failed and that is not told yet
         self._traffic = [context.metrics.traffic]
-        self._incomplete_bytes = 0  # charged for bodies that are not complete
+        self._incomplete_bytes = 0  # charged for bodies that are not complete, or not served
+        self._uncounted_bytes = 0  # that came, and do not count for quotas yet
+        self._kept: deque[Frame] = deque()  # that quotas do not let be served yet,
+        self._kept_bytes = 0  # and what is charged for them
+        self._welcomed = False
         self._produces = False  # has sent a Write: it is one of those that wait when memory is full
         self._holds = 0
         self._rest = 0  # turns to go until this connection is read again
@@ -302,7 +318,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._unread_since_s = self._taken_s = 0.0  # and when that was, and the last of it
         self._flows = ClientFlows()
         self._throttle = Throttle(
-            connections.throttling, stop_reading=self.hold, read_on=self.unhold
+            connections.throttling, stop_reading=self.hold, read_on=self._pause_over
         )
         self._crowded = False
         self._tasks: dict[asyncio.Task[None], None] = {}
@@ -338,8 +354,10 @@ class ServedConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - nothing to add
         """End when the socket is gone; what was accepted is still stored, but nobody is told."""
         self._transport = None
-        self._memory.release(self._incomplete_bytes)
-        self._incomplete_bytes = 0
+        self._memory.release(self._incomplete_bytes + self._kept_bytes)
+        self._incomplete_bytes = self._kept_bytes = 0
+        self._kept.clear()
+        self._throttle.take(BYTES_IN, self._uncounted_bytes)  # also of a frame that has no end
         for task in self._tasks:
             task.cancel()
         self._writable.set()
@@ -365,9 +383,40 @@ class ServedConnection(asyncio.BufferedProtocol):
         self._progress_s = self._loop.time()
         if frames or self._reader.at_boundary:
             self._frame_since_s = self._progress_s
-        if self._throttle:
+        if not self._welcomed and (len(frames) > 1 or (frames and not self._reader.at_boundary)):
+            error = ProtocolError("a client sends nothing until its handshake is answered")
+            self.end(error.code, error)
+            return
+        if self._throttle or self._kept:
+            self._keep(frames)
+            self._serve_kept()
+        else:
+            self._serve_all(frames)
+
+    def _keep(self, frames: list[Frame]) -> None:
+        """Let frames wait for quotas. What they take beside large bodies is charged meanwhile."""
+        self._kept += frames
+        kept_bytes = sum(map(_small_bytes, frames))
+        self._memory.admit(kept_bytes)
+        self._kept_bytes += kept_bytes
+
+    def _serve_kept(self) -> None:
+        """Serve what has come, as far as quotas let it be read now."""
+        if self._kept:
+            self._throttle.take(BYTES_IN, self._uncounted_bytes)
+            self._uncounted_bytes = 0
+        while self._kept:
+            count = REQUESTS_A_PAUSE if self._throttle else len(self._kept)
+            frames = [self._kept.popleft() for _ in range(min(count, len(self._kept)))]
+            served_bytes = sum(map(_small_bytes, frames))
+            self._memory.release(served_bytes)
+            self._kept_bytes -= served_bytes
             self._throttle.take(REQUESTS, len(frames))
-            self._throttle.take(BYTES_IN, sum(map(_frame_bytes, frames)))
+            self._serve_all(frames)
+            if self._throttle.pausing:
+                break
+
+    def _serve_all(self, frames: list[Frame]) -> None:
         for frame in frames:
             size = len(frame.body)
             if isinstance(frame.body, memoryview):  # from `_allocate`, which has charged it
@@ -380,6 +429,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self.throttle()
 
     def _count_received(self, size_bytes: int) -> None:
+        self._uncounted_bytes += size_bytes
         for traffic in self._traffic:
             traffic.received += size_bytes
 
@@ -470,6 +520,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         """End a hold: its Message found room or was refused."""
         self._holds -= 1
         self._update_reading()
+
+    def _pause_over(self) -> None:
+        """Go on after a pause for quotas; what has come may cause another one."""
+        self._serve_kept()
+        self.unhold()
 
     def throttle(self) -> None:
         """Pause or resume reading: the broker's memory became full, or has room again."""
@@ -587,6 +642,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._handlers.write(write)
 
     def _welcome(self, event: HandshakeReceived) -> None:
+        self._welcomed = True
         if self._crosses(event.zone):
             self._traffic.append(self._context.metrics.traffic_across_zones)
         self.send(event.buffers_to_send)
@@ -603,6 +659,7 @@ class ServedConnection(asyncio.BufferedProtocol):
         try:
             self._throttle.count(self.session.access, self.session.asked.client)
         except UnavailableError as exc:
+            self._deaf = True
             self._loop.call_soon(self.end, "too_many", exc)
 
     def follow_quotas(self) -> None:
@@ -652,34 +709,20 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
-        handlers = self._handlers
-        change = type(request) in CHANGES
-        if change:
-            self._throttle.take(MUTATIONS, 1)
-        before = handlers.before(request) if change else {}
+        change, before = type(request) in CHANGES, {}
         outcome: MemqError | None = None
         try:
             self._check(request)
-            await self._news(request)
-            limit_bytes = handlers.answer_bytes(request)
-            async with ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled:
-                self._check(request)  # it may have waited for a minute
-                header, body = await handlers.serve(request, self.session.access)
-                if isinstance(request, FetchBatch):
-                    self._check(request)  # the storage may have taken its time
-                if self._listener != DEFAULT_LISTENER:
-                    header = translate(header, handlers.addresses(self._listener))
-                if self._throttle and body:
-                    self._count_sent(request, size_bytes(body))
-                buffers = self._wire.answer(correlation_id, self._told(header), body)
-                if scheduled.size_bytes:
-                    scheduled.resize(sum(map(size_bytes, buffers)))
-                    await self._send_large(buffers)
-                else:
-                    self.send(buffers)
+            if change:
+                await self._throttle.may_change()
+                before = self._handlers.before(request)
+            await self._serve(correlation_id, request)
         except MemqError as exc:
             outcome = exc
             self.fail(correlation_id, exc, request)
+        except asyncio.CancelledError:
+            outcome = UnavailableError("the client has gone; it was done or not")
+            raise
         except Exception as exc:
             outcome = MemqError(f"{type(exc).__name__}: {exc}")
             self.fail(correlation_id, outcome, request)
@@ -690,11 +733,45 @@ class ServedConnection(asyncio.BufferedProtocol):
             elif isinstance(outcome, ForbiddenError):
                 self.session.note("denied", outcome, request=type(request).__name__)
 
-    async def _news(self, request: Struct) -> None:
-        """Wait until the client may ask for more, and then for what a long poll asks for."""
-        if isinstance(request, FetchBatch | FetchNotifications):
-            await self._throttle.may_send()
-        await self._handlers.news(request)
+    async def _serve(self, correlation_id: int, request: Struct) -> None:
+        """Serve a request when it is its turn, and send the answer."""
+        handlers = self._handlers
+        await handlers.news(request)
+        limit_bytes = handlers.answer_bytes(request)
+        async with (
+            self._sending(request, limit_bytes) as sent,
+            ScheduledRequest(self._scheduler, self._flows, limit_bytes) as scheduled,
+        ):
+            self._check(request)  # it may have waited for a minute
+            if sent is None:
+                self._throttle.untold_ms = self._throttle.later_ms
+                header, body = LATER[type(request)], b""
+            else:
+                header, body = await handlers.serve(request, self.session.access)
+                sent(size_bytes(body))
+            if isinstance(request, FetchBatch | FetchCredentials):
+                self._check(request)  # storage or STS may have taken its time
+            if self._listener != DEFAULT_LISTENER:
+                header = translate(header, handlers.addresses(self._listener))
+            buffers = self._wire.answer(correlation_id, self._told(header), body)
+            if scheduled.size_bytes:
+                scheduled.resize(sum(map(size_bytes, buffers)))
+                await self._send_large(buffers)
+            else:
+                self.send(buffers)
+
+    def _sending(self, request: Struct, limit_bytes: int) -> Sending:
+        """Wait until quotas let an answer be sent; see `Throttle.sending`."""
+        if not self._throttle or not isinstance(request, FetchBatch | FetchNotifications):
+            return _UNLIMITED
+        limits, reserved = [BYTES_OUT], 0
+        if isinstance(request, FetchBatch):
+            reserved = limit_bytes
+            batch = parse_object_key(key_of_uri(request.uri))
+            oldest_ms = self._context.runtime.wall_ms() - REPLAY_AGE_MS
+            if batch is not None and batch.sealed_ms < oldest_ms:
+                limits.append(REPLAY)
+        return self._throttle.sending(limits, reserved)
 
     def refusal(self, write: Struct) -> MemqError | None:
         """Return why a Write may not be stored now; None when it may."""
@@ -720,14 +797,6 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._throttle.untold_ms = 0
             return msgspec.structs.replace(header, throttle_ms=untold_ms)
         return header
-
-    def _count_sent(self, request: Struct, body_bytes: int) -> None:
-        self._throttle.take(BYTES_OUT, body_bytes)
-        if isinstance(request, FetchBatch):
-            batch = parse_object_key(key_of_uri(request.uri))
-            oldest_ms = self._context.runtime.wall_ms() - REPLAY_AGE_MS
-            if batch is not None and batch.sealed_ms < oldest_ms:
-                self._throttle.take(REPLAY, body_bytes)
 
     def fail(self, correlation_id: int, error: MemqError, request: Struct) -> None:
         """Answer a request with an error, unless the connection is gone."""
@@ -805,8 +874,10 @@ class ServedConnection(asyncio.BufferedProtocol):
         transport.close()
 
 
-def _frame_bytes(frame: Frame) -> int:
-    return HEAD_BYTES + len(frame.header) + len(frame.body)
+def _small_bytes(frame: Frame) -> int:
+    """Return what a frame takes beside a large body, which is charged from its beginning."""
+    large = isinstance(frame.body, memoryview)
+    return HEAD_BYTES + len(frame.header) + (0 if large else len(frame.body))
 
 
 def _pieces(buffers: list[Buffer]) -> Iterator[Buffer]:

@@ -2,11 +2,12 @@
 
 Nothing is refused but a connection too many; an answer says how long to wait (`throttle_ms`).
 
-- A client that sends too much (bytes, requests, changes) is not read for that long, but for
-  `MAX_PAUSE_S` at most: its heartbeats come by the same connection. So each connection gets through
-  one request in that time, however small the quota.
-- One that is sent too much waits before it asks for notifications or a Batch again, and its other
-  requests are served. If it does not wait, the broker lets it, and answers one by one.
+- A client that sends too much (bytes, requests) is not read for that long, but for `MAX_PAUSE_S`
+  at most: its heartbeats come by the same connection. Then `REQUESTS_A_PAUSE` are served, however
+  small the quota. Its changes wait by themselves, and one is made in that time.
+- One that was sent too much waits before it asks for notifications or a Batch again. What it asks
+  for too early is answered at once: with nothing, and when to ask again. What may be sent is
+  reserved before it is read, so connections that ask at the same time get no more together.
 """
 
 from __future__ import annotations
@@ -14,34 +15,37 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from memq.core.access.quotas import (
-    BYTES_OUT,
+    BYTES_IN,
     CLIENT,
     CONNECTIONS,
     GROUP,
-    REPLAY,
+    MUTATIONS,
+    REQUESTS,
     USER,
     Quotas,
     TokenBucket,
     limits_of,
 )
-from memq.core.access.rules import MAX_NAME_CHARS
+from memq.core.access.rules import ANY, MAX_NAME_CHARS
 from memq.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
     import prometheus_client
 
     from memq.core.access.rules import Access
 
-MAX_BUCKETS = 10_000  # beyond, the oldest begins anew for new connections
+MAX_BUCKETS = 10_000  # beyond, those that are full go; else newcomers of a principal share one
 
 MAX_PAUSE_S = 2.0  # clients take a broker that is silent for 5 s for dead
+REQUESTS_A_PAUSE = 16  # more than a client that is alive needs, with its heartbeats
 
-_OUT = (BYTES_OUT, REPLAY)
+_IN = frozenset((BYTES_IN, MUTATIONS, REQUESTS))
 
 _Holder = tuple[str, str, str]  # whose it is where each principal has its own, kind, name
 
@@ -60,20 +64,30 @@ class Throttling:
     def __init__(self, waited: prometheus_client.Counter) -> None:
         self.quotas: Quotas = {}
         self.waited = waited
-        self._buckets: dict[tuple[_Holder, str, int], TokenBucket] = {}
+        self._buckets: dict[tuple[_Holder, str], TokenBucket] = {}
+        self._swept_s = -math.inf
         self._open: Counter[_Holder] = Counter()
 
     def __repr__(self) -> str:
         return f"<Throttling [{len(self.quotas)} quotas | {len(self._buckets)} buckets]>"
 
     def bucket(self, holder: _Holder, limit: str, value: int, now_s: float) -> TokenBucket:
-        """Return what is left of a limit, for all connections that it is about."""
-        key = (holder, limit, value)
-        if key not in self._buckets:
+        """Return what is left of a limit, for all connections that it is about.
+
+        It is looked up each time: two that were kept apart would each have the whole limit.
+        """
+        key = (holder, limit)
+        found = self._buckets.get(key)
+        if found is None:
+            if len(self._buckets) >= MAX_BUCKETS and now_s > self._swept_s + 1:
+                self._swept_s = now_s
+                for name in [name for name, each in self._buckets.items() if each.is_full(now_s)]:
+                    del self._buckets[name]
             if len(self._buckets) >= MAX_BUCKETS:
-                del self._buckets[next(iter(self._buckets))]
-            self._buckets[key] = TokenBucket(value, now_s)
-        return self._buckets[key]
+                key = ((holder[0], holder[1], ANY), limit)
+            found = self._buckets.setdefault(key, TokenBucket(value, now_s))
+        found.rate = value
+        return found
 
     def connected(self, holders: list[_Holder]) -> None:
         """Count a connection.
@@ -130,11 +144,12 @@ class Throttle:
         self._loop = asyncio.get_running_loop()
         self._throttling = throttling
         self._stop_reading, self._read_on = stop_reading, read_on
-        self._read_at_s = self._send_at_s = 0.0  # when the client has waited long enough
+        self._until_s: dict[str, float] = {}  # when the client has waited long enough, by limit
+        self._read_at_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
-        self._sending = asyncio.Lock()
+        self._changing, self._sending = asyncio.Lock(), asyncio.Lock()
         self._counted: list[_Holder] = []
-        self._limits: dict[str, list[tuple[str, TokenBucket]]] = {}
+        self._limits: dict[str, list[tuple[str, _Holder, int]]] = {}
 
     def __repr__(self) -> str:
         return f"<Throttle [{', '.join(self._limits) or 'no limit'}]>"
@@ -142,6 +157,11 @@ class Throttle:
     def __bool__(self) -> bool:
         """Return whether anything is limited."""
         return bool(self._limits)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether nothing is to be read now."""
+        return self._timer is not None
 
     def follow(self, access: Access, client: str, group: str) -> None:
         """Hold to the quotas of now; what is owed by earlier connections is waited for.
@@ -152,15 +172,12 @@ class Throttle:
             client: as the client calls itself.
             group: that it says it is in; empty for none.
         """
-        now_s = self._loop.time()
         self._limits = {}
         for holder in _holders(access, client, group):
             for quota, limit, value in limits_of(self._throttling.quotas, *holder[1:]):
-                if limit == CONNECTIONS:
-                    continue
-                bucket = self._throttling.bucket(holder, limit, value, now_s)
-                self._limits.setdefault(limit, []).append((quota, bucket))
-        for limit in self._limits:
+                if limit != CONNECTIONS:
+                    self._limits.setdefault(limit, []).append((quota, holder, value))
+        for limit in _IN & self._limits.keys():
             self.take(limit, 0)
 
     def count(self, access: Access, client: str) -> None:
@@ -174,24 +191,11 @@ class Throttle:
             self._throttling.connected(self._counted)
 
     def take(self, limit: str, amount: int) -> None:
-        """Count what the client does; where that is too much, it has to wait."""
-        now_s = self._loop.time()
-        for quota, bucket in self._limits.get(limit, ()):
-            wait_s = bucket.take(amount, now_s)
-            if not wait_s:
-                continue
-            if limit in _OUT:
-                before_s, self._send_at_s = self._send_at_s, max(self._send_at_s, now_s + wait_s)
-                until_s = self._send_at_s
-            else:
-                wait_s = min(wait_s, MAX_PAUSE_S)
-                before_s, self._read_at_s = self._read_at_s, max(self._read_at_s, now_s + wait_s)
-                until_s = self._read_at_s
-                self._pause_reading()
-            self.untold_ms = max(self.untold_ms, math.ceil(wait_s * 1000))
-            self._throttling.waited.labels(quota, limit).inc(until_s - max(now_s, before_s))
-
-    def _pause_reading(self) -> None:
+        """Count what the client has sent; where that is too much, it is not read for a while."""
+        wait_s = min(self._owed_s(limit, amount), MAX_PAUSE_S)
+        if not wait_s:
+            return
+        self._read_at_s = max(self._read_at_s, self._loop.time() + wait_s)
         if self._timer is None:
             self._stop_reading()
         else:
@@ -202,17 +206,78 @@ class Throttle:
         self._timer = None
         self._read_on()
 
-    async def may_send(self) -> None:
-        """Wait until the client may ask for notifications or a Batch."""
-        if self._send_at_s > self._loop.time():
-            async with self._sending:
-                await asyncio.sleep(self._send_at_s - self._loop.time())
+    async def may_change(self) -> None:
+        """Count a change, and wait until it may be made; one waits at a time."""
+        if MUTATIONS in self._limits:
+            async with self._changing:
+                await asyncio.sleep(min(self._owed_s(MUTATIONS, 1), MAX_PAUSE_S))
+
+    @asynccontextmanager
+    async def sending(
+        self, limits: Collection[str], amount: int
+    ) -> AsyncIterator[Callable[[int], None] | None]:
+        """Wait until something may be sent, and let others wait for what it may take.
+
+        Args:
+            limits: that it counts for.
+            amount: bytes that may be sent; 0 where that is not known, and one waits at a time.
+
+        Yields:
+            What is to be called with the bytes that are sent; None when nothing may be sent for
+            more than `MAX_PAUSE_S`, and the client is to ask again.
+        """
+        async with nullcontext() if amount else self._sending:
+            owed_s = max(self._owed_s(limit, 0) for limit in limits)
+            if owed_s > MAX_PAUSE_S:
+                yield None
+                return
+            reserved = [each for limit in limits for _, each in self._buckets(limit)]
+            for bucket in reserved:
+                bucket.reserve(amount)
+
+            def sent(sent_bytes: int) -> None:
+                while reserved:
+                    reserved.pop().reserve(-amount)
+                for limit in limits:
+                    self._owed_s(limit, sent_bytes)
+
+            try:
+                await asyncio.sleep(owed_s)
+                yield sent
+            finally:
+                sent(0)
+
+    @property
+    def later_ms(self) -> int:
+        """For how long nothing may be sent."""
+        until_s = max(each for limit, each in self._until_s.items() if limit not in _IN)
+        return max(1, math.ceil((until_s - self._loop.time()) * 1000))
+
+    def _owed_s(self, limit: str, amount: int) -> float:
+        """Take from a limit; return for how long the client has to wait, and have it told."""
+        now_s, owed_s = self._loop.time(), 0.0
+        for quota, bucket in self._buckets(limit):
+            wait_s = bucket.take(amount, now_s)
+            owed_s = max(owed_s, wait_s)
+            shown_s = min(wait_s, MAX_PAUSE_S) if limit in _IN else wait_s
+            before_s = max(now_s, self._until_s.get(limit, now_s))
+            self.untold_ms = max(self.untold_ms, math.ceil(shown_s * 1000))
+            if now_s + shown_s > before_s:
+                self._until_s[limit] = now_s + shown_s
+                self._throttling.waited.labels(quota, limit).inc(now_s + shown_s - before_s)
+        return owed_s
+
+    def _buckets(self, limit: str) -> Iterator[tuple[str, TokenBucket]]:
+        now_s = self._loop.time()
+        for quota, holder, value in self._limits.get(limit, ()):
+            yield quota, self._throttling.bucket(holder, limit, value, now_s)
 
     def close(self) -> None:
         """Count the connection no more."""
         self._throttling.disconnected(self._counted)
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
 
 
 def _holders(access: Access, client: str, group: str) -> Iterator[_Holder]:

@@ -21,7 +21,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from memq.client.security import PLAIN
 from memq.core.wire.connection import (
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from memq.client.security import Security
     from memq.core.wire.connection import ClientEvent
-    from memq.core.wire.messages import HandshakeAnswer, Struct
+    from memq.core.wire.messages import FetchAnswer, HandshakeAnswer, Struct
     from memq.runtime.tls_transport import TlsLayer
 
     Body = bytes | bytearray | memoryview | Any
@@ -69,6 +69,7 @@ log = logging.getLogger(__name__)
 SLICE_BYTES = 256 * 1024  # most that the transport copies; a few slices fill a socket buffer
 JOIN_BYTES = 16 * 1024  # below this a copy is cheaper than a second system call
 RENEW_AT = 0.7  # of the time for which a token is good
+MAX_PUT_OFF = 100  # times that quotas may put off one request, for up to 30 s each
 MAX_UNSENT = 4_096  # buffers that wait for a broker that does not read; producers stay far below
 KEEPALIVE_IDLE_S = 15  # first probe of a silent connection; cloud NATs forget after minutes
 KEEPALIVE_INTERVAL_S = 5
@@ -278,17 +279,30 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> tuple[Struct, memoryview]:
         """Send a request and wait for its answer: header and body.
 
-        Notifications and Batches are asked for when quotas let this client; that wait is no part of
-        the time limit.
+        Notifications and Batches are asked for when quotas let this client, and again where the
+        broker puts it off; that wait is no part of the time limit.
 
         Raises:
             MemqError: the typed error that the broker named.
-            RequestTimeoutError: no answer within `timeout_s`.
+            RequestTimeoutError: no answer within `timeout_s`, or quotas put it off again and again.
             UnavailableError: the connection broke, or is broken.
             MessageTooLargeError: the body exceeds what the broker accepts.
         """
-        if isinstance(header, FetchBatch | FetchNotifications):
+        if not isinstance(header, FetchBatch | FetchNotifications):
+            return await self._request(header, body, body_crc, timeout_s)
+        for _ in range(MAX_PUT_OFF):
             await asyncio.sleep(self._fetch_at_s - self._loop.time())
+            answer, answer_body = await self._request(header, body, body_crc, timeout_s)
+            if not cast("FetchAnswer", answer).later:
+                return answer, answer_body
+        raise RequestTimeoutError(
+            f"broker {self.address} has put off {type(header).__name__} {MAX_PUT_OFF} times: the "
+            "quotas of this client are too small for all that use them; see `memq quota list`"
+        )
+
+    async def _request(
+        self, header: Struct, body: Body, body_crc: int | None, timeout_s: float
+    ) -> tuple[Struct, memoryview]:
         answered: asyncio.Future[tuple[Struct, memoryview]] = self._loop.create_future()
 
         def settle(answer: Struct | MemqError, answer_body: bytes | memoryview) -> None:
@@ -416,7 +430,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         if isinstance(event, Answer):
             if throttle_ms := getattr(event.header, "throttle_ms", 0):
                 self._on_throttled(throttle_ms)
-                self._fetch_at_s = self._loop.time() + throttle_ms / 1000
+                self._fetch_at_s = max(self._fetch_at_s, self._loop.time() + throttle_ms / 1000)
             on_answer = self._pending.pop(event.correlation_id, None)
             if on_answer is not None:
                 on_answer(event.header, event.body)

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 1.0  # a newcomer waits about this long for its partitions; costs next to nothing
 MOVING_HEARTBEAT_S = 0.25  # while partitions move, so that each step follows the one before
-LEAVE_TIMEOUT_S = 2.0  # leaving is a courtesy: the session would end by itself
+LEAVE_TIMEOUT_S = 5.0  # leaving is a courtesy; brokers let a client of small quotas wait for 2 s
 NAME_BYTES = 8  # random; no two consumers commit under one name
 
 

@@ -8,7 +8,8 @@ itself, so that nobody can use up what another's client has.
 Theory of operation. A limit by the second is a token bucket, which holds one second's worth.
 What a client does is taken from it at once, also beyond what is there; the debt is the time for
 which the client has to wait. So nothing is refused, and what comes in a burst is paid for later. A
-debt beyond `MAX_DEBT_S` is forgotten, so that no client waits without end.
+debt beyond `MAX_DEBT_S` is forgotten, so that no client waits without end. What is known before it
+is done, such as a Batch to be sent, is reserved, so that no two take the same tokens.
 """
 
 from __future__ import annotations
@@ -91,21 +92,34 @@ class TokenBucket:
     Args:
         rate: of the limit.
         now_s: the time, seconds of a clock that only goes forward.
+
+    Attributes:
+        rate: as given; it may be changed.
     """
 
-    __slots__ = ("_at_s", "_left", "_rate")
+    __slots__ = ("_at_s", "_left", "_reserved", "rate")
 
     def __init__(self, rate: int, now_s: float) -> None:
-        self._rate = rate
+        self.rate = rate
         self._left = float(rate)
+        self._reserved = 0
         self._at_s = now_s
 
     def __repr__(self) -> str:
-        return f"<TokenBucket [{self._left:.0f} of {self._rate} left]>"
+        return f"<TokenBucket [{self._left:.0f} of {self.rate} left]>"
 
     def take(self, amount: int, now_s: float) -> float:
         """Take what was asked for; return for how many seconds to wait now."""
-        refilled = min(self._rate, self._left + (now_s - self._at_s) * self._rate)
-        self._left = max(refilled - amount, -MAX_DEBT_S * self._rate)
+        refilled = min(self.rate, self._left + (now_s - self._at_s) * self.rate)
+        self._left = max(refilled - amount, -MAX_DEBT_S * self.rate)
         self._at_s = now_s
-        return max(0.0, -self._left / self._rate)
+        return min(MAX_DEBT_S, max(0.0, (self._reserved - self._left) / self.rate))
+
+    def reserve(self, amount: int) -> None:
+        """Let others wait for what will be taken; `reserve` less again once it is."""
+        self._reserved += amount
+
+    def is_full(self, now_s: float) -> bool:
+        """Return whether a new one would be the same."""
+        self.take(0, now_s)
+        return self._left >= self.rate and not self._reserved

@@ -39,6 +39,16 @@ class AnswerStruct(Struct):
     throttle_ms: int = 0
 
 
+class FetchAnswer(AnswerStruct):
+    """Base of answers that quotas may put off.
+
+    Attributes:
+        later: nothing was read: ask again after `throttle_ms`.
+    """
+
+    later: bool = False
+
+
 # -- connection -----------------------------------------------------------------------------
 
 
@@ -338,7 +348,7 @@ class NotificationEntry(msgspec.Struct, frozen=True, array_like=True):
     payload: bytes
 
 
-class FetchNotificationsAnswer(AnswerStruct, kw_only=True):
+class FetchNotificationsAnswer(FetchAnswer, kw_only=True):
     """End offsets; the body is a msgpack list of `NotificationEntry`.
 
     Attributes:
@@ -482,7 +492,7 @@ class FetchBatch(TopicRequest, kw_only=True):
     length: int
 
 
-class FetchBatchAnswer(AnswerStruct, kw_only=True):
+class FetchBatchAnswer(FetchAnswer, kw_only=True):
     """The body has the bytes; fewer if the object ends sooner."""
 
 
