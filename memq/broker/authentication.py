@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from memq.broker.access_control import AccessControl
     from memq.broker.access_log import AccessLog
+    from memq.broker.aws_iam import AwsIam
     from memq.core.access.users import User
     from memq.core.wire.messages import Authenticate
 
@@ -197,6 +198,7 @@ class Session:
         self.asked = Handshake(versions=[])
         self._control, self._log, self._listener, self._known = control, log, listener, known
         self._login: Login | None = None
+        self._proving = self._proved = False  # by AWS
 
     def __repr__(self) -> str:
         return f"<Session {self.identity.principal if self.identity else 'of nobody'}>"
@@ -245,7 +247,7 @@ class Session:
         control, answer = self._control, AuthenticateAnswer(data=b"")
         identity: Identity | None
         if step.mechanism == aws_iam.MECHANISM and control.aws_iam is not None:
-            identity = Identity(*await control.aws_iam.identify(step.data))
+            identity = await self._prove(control.aws_iam, step.data)
         elif self._login is not None:
             answer, identity = self._login.step(step)
         elif step.mechanism == TOKEN:
@@ -258,6 +260,18 @@ class Session:
             raise UnauthorizedError(f"a proof of {identity.principal}, not of the client")
         answer.principal, answer.expires_ms = self._become(identity)
         return answer
+
+    async def _prove(self, aws: AwsIam, proof: bytes) -> Identity:
+        """Let AWS say who it is: only for who logs in so, and once at a time."""
+        if self._proving or (self.identity is not None and not self._proved):
+            raise ProtocolError(f"Authenticate: {aws_iam.MECHANISM} renews only a login by it")
+        self._proving = True
+        try:
+            identity = Identity(*await aws.identify(proof))
+        finally:
+            self._proving = False
+        self._proved = True
+        return identity
 
     def _become(self, identity: Identity) -> tuple[str, int]:
         """Return the principal, and for how many ms the client is it; 0 for ever."""

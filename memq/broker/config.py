@@ -38,6 +38,7 @@ T = TypeVar("T")
 ClientAuth = Literal["none", "optional", "required"]
 Authentication = Literal["none", "required"]
 
+AWS_PREFIX = "arn:"  # of the names of AWS identities
 _ARN = re.compile(r"arn:[a-z-]+:[!-~]{12,1024}")  # STS wants 20 characters or more
 _BUCKET = re.compile(r"s3://(?![^/]*--x-s3)[^*?$]+")
 
@@ -110,7 +111,8 @@ class IssuerConfig(msgspec.Struct, frozen=True, kw_only=True):
         issuer: Its https URL, as tokens have it in iss.
         audience: What tokens must have in aud.
         claim: Claim that names the user.
-        prefix: Put before that name, as in "k8s:"; each issuer needs another one.
+        prefix: Put before that name, as in "k8s:"; each issuer needs another one. Without one, its
+            users may have the names of users and superusers here.
         keys: https URL of its keys (JWKS); empty to ask the issuer.
     """
 
@@ -274,8 +276,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         given = dict(options or {})
         topics = _topics(given.pop("topics", {}))
         listeners = _listeners(given.pop("listeners", {}))
-        oidc = _issuers(given.pop("oidc", {}))
         aws_iam = _aws_iam(given.pop("aws_iam", None))
+        oidc = _issuers(given.pop("oidc", {}), aws=aws_iam is not None)
         fields: dict[str, Any] = defaults(BROKER_OPTIONS)
         fields |= parse_options(BROKER_OPTIONS, given | more)
         if not fields["data_dir"]:
@@ -410,8 +412,9 @@ def _listener(name: str, options: object) -> ListenerConfig:
     return found
 
 
-def _issuers(given: object) -> dict[str, IssuerConfig]:
+def _issuers(given: object, *, aws: bool) -> dict[str, IssuerConfig]:
     found: dict[str, IssuerConfig] = {}
+    prefixes: dict[str, str] = {}
     for name, options in _tables("oidc", given).items():
         issuer = _table(f"oidc.{name}", options, IssuerConfig, ISSUER_OPTIONS)
         for url in (issuer.issuer, issuer.keys or issuer.issuer):
@@ -419,8 +422,13 @@ def _issuers(given: object) -> dict[str, IssuerConfig]:
                 raise ConfigError(f"oidc.{name}: {url!r}: issuer and keys must be https URLs")
         if not (issuer.audience and issuer.claim):
             raise ConfigError(f"oidc.{name}: audience is missing, or claim is empty")
-        if any(issuer.prefix == each.prefix for each in found.values()):
-            raise ConfigError(f"oidc.{name}: two issuers with one prefix; users could be confused")
+        for other, prefix in [("aws_iam", AWS_PREFIX)] * aws + [*prefixes.items()]:
+            if issuer.prefix.startswith(prefix) or prefix.startswith(issuer.prefix):
+                raise ConfigError(
+                    f"oidc.{name}: prefix {issuer.prefix!r} and {prefix!r} of {other}: neither may "
+                    "begin with the other, or users could be confused"
+                )
+        prefixes[f"oidc.{name}"] = issuer.prefix
         found[name] = issuer
     return found
 

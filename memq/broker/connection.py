@@ -709,7 +709,8 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._update_reading()
 
     async def _answer(self, correlation_id: int, request: Struct) -> None:
-        change, before = type(request) in CHANGES, {}
+        change = type(request) in CHANGES
+        before = self._handlers.before(request) if change else {}
         outcome: MemqError | None = None
         try:
             self._check(request)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from memq.cli.command import Group, SizeType, admin_options, option
+from memq.cli.command import Group, ParsedType, admin_options, option
 from memq.cli.output import show_rows
 from memq.core.access.quotas import LIMITS, SIZES
+from memq.core.units import parse_size_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,9 +27,18 @@ def quota() -> None:
     """
 
 
+def _parse_limit(given: str | int) -> int:
+    if isinstance(given, int):
+        return given  # converted before
+    return 0 if given == "0" else parse_size_bytes(given)
+
+
+LimitType = partial(ParsedType, "SIZE", _parse_limit)
+
+
 def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for limit, meaning in reversed(LIMITS.items()):
-        kind = SizeType() if limit in SIZES else click.IntRange(min=0)
+        kind = LimitType() if limit in SIZES else click.IntRange(min=0)
         command = option(f"--{limit.replace('_', '-')}", limit, type=kind, help=meaning)(command)
     return command
 

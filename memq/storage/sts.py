@@ -6,7 +6,9 @@ knows the endpoint of each region. It takes a while to load: import this where i
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -18,12 +20,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from memq.errors import ConfigError, UnavailableError
 
+log = logging.getLogger(__name__)
+
 # Makes a session: name, policy, duration in seconds. Gives options of a storage that reads by it,
 # and when it ends: seconds since 1970 UTC.
 NewSession = Callable[[str, Mapping[str, Any], int], tuple[dict[str, str], float]]
 
 LIMITS = Config(connect_timeout=3, read_timeout=5, retries={"total_max_attempts": 2})
 MAX_SESSION_NAME = 64
+DIGEST_DIGITS = 16
 KEYS = ("access_key_id", "secret_access_key", "session_token")
 ANY_REGION = "us-east-1"  # for the signature, where a server of one's own asks for none
 
@@ -56,7 +61,7 @@ def open_sts(role: str, endpoint: str, options: Mapping[str, str]) -> NewSession
     def new_session(
         name: str, policy: Mapping[str, Any], duration_s: int
     ) -> tuple[dict[str, str], float]:
-        name = re.sub(r"[^A-Za-z0-9_+=,.@-]", "-", name)[:MAX_SESSION_NAME]
+        name = session_name(name)
         text = json.dumps(policy, separators=(",", ":"))  # up to 2,048 characters
         wanted = {"RoleArn": role, "RoleSessionName": name, "Policy": text}
         try:
@@ -65,8 +70,19 @@ def open_sts(role: str, endpoint: str, options: Mapping[str, str]) -> NewSession
             about = getattr(exc, "response", {}).get("ResponseMetadata", {})
             passes = about.get("HTTPStatusCode", 500) >= 500 or "Throttling" in str(exc)
             error = UnavailableError if passes else ConfigError
-            raise error(f"STS gives no session of {role}: {exc}") from exc
+            log.warning("STS gives no session of %s for %s: %s", role, name, exc)
+            code = getattr(exc, "response", {}).get("Error", {}).get("Code", type(exc).__name__)
+            raise error(f"STS gives the broker no session: {code}; see the broker's log") from exc
         keys = (found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
         return dict(zip(KEYS, keys, strict=True)), found["Expiration"].timestamp()
 
     return new_session
+
+
+def session_name(name: str) -> str:
+    """Return a name as AWS takes it; one that has to be changed ends with a hash of what it was."""
+    fits = re.sub(r"[^A-Za-z0-9_+=,.@-]", "-", name)[:MAX_SESSION_NAME]
+    if fits == name:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:DIGEST_DIGITS]
+    return f"{fits[: MAX_SESSION_NAME - DIGEST_DIGITS - 1]}-{digest}"

@@ -70,7 +70,8 @@ def check_quota(holder: str, limits: Mapping[str, int]) -> None:
     for limit, value in limits.items():
         if limit not in LIMITS or not 0 < value <= MAX_LIMIT:
             raise InvalidRequestError(
-                f"{limit[:100]} {value}: must be one of {', '.join(LIMITS)}, from 1 to {MAX_LIMIT}"
+                f"{limit[:100]!r} {value}: must be one of {', '.join(LIMITS)}, "
+                f"from 1 to {MAX_LIMIT}"
             )
         if limit == CONNECTIONS and kind == GROUP:
             raise InvalidRequestError(f"{holder[:100]}: connections are limited by User or client")

@@ -354,11 +354,36 @@ async def test_what_is_asked_during_a_renewal_is_answered(house):
     async with house.broker() as b, house.client(b) as c:
         house.sts.gate.clear()
         step = await proof(Security(aws_iam=AUDIENCE))
-        answers = [asyncio.create_task(c.ask(step)) for _ in range(2)]
-        await until(lambda: len(house.sts.asked) == 3)
+        answer = asyncio.create_task(c.ask(step))
+        await until(lambda: len(house.sts.asked) == 2)
         await c.ask(m.Metadata())
         house.sts.gate.set()
-        assert [each.principal for each in await asyncio.gather(*answers)] == [ETL, ETL]
+        assert (await answer).principal == ETL
+
+
+async def test_one_client_asks_aws_once_at_a_time(house):
+    """A second proof during a renewal ends the connection, and AWS is not asked about it."""
+    async with house.broker() as b, house.client(b) as c:
+        house.sts.gate.clear()
+        step = await proof(Security(aws_iam=AUDIENCE))
+        answers = [asyncio.create_task(c.ask(step)) for _ in range(9)]
+        told = await asyncio.gather(*answers, return_exceptions=True)
+        assert all(isinstance(each, UnavailableError) for each in told)
+        assert "renews only a login by it" in str(told)
+        house.sts.gate.set()
+        assert len(house.sts.asked) <= 2
+
+
+async def test_who_did_not_log_in_by_aws_has_it_not_asked(house):
+    """A user with a token, or who is asked nothing, cannot make the broker ask AWS."""
+    step = await proof(Security(aws_iam=AUDIENCE))
+    more = {"token": "root hush", "listeners": {"plain": {"port": 0}}}
+    async with house.broker(**more) as b:
+        for listener, ca in (("default", {"ca": house.certificates.ca}), ("plain", {})):
+            async with client(b, "hush", listener=listener, **ca) as c:
+                with pytest.raises(UnavailableError, match="renews only a login by it"):
+                    await c.ask(step)
+        assert house.sts.asked == []
 
 
 async def test_a_renewal_is_of_the_same_client(house):

@@ -144,6 +144,8 @@ def test_quotas_are_set_listed_and_removed(memq):
         {"holder": "User:etl", "limit": "bytes_out", "value": 1 << 20, "waited_s": 0.0},
         {"holder": "User:etl", "limit": "requests", "value": 9, "waited_s": 0.0},
     ]
+    memq("quota", "set", "User:etl", "--bytes-out", "0")
+    assert [each["limit"] for each in memq("quota", "list")] == ["requests"]
     assert "memq quota set" not in memq("quota", "remove", "User:etl")
     assert memq("quota", "list") == []
     assert "no quota of 'User:etl'" in memq("quota", "remove", "User:etl", code=1)

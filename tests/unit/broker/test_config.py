@@ -31,7 +31,17 @@ KAFKA, STORE, ZOOKEEPER = "kafka://host:port", "s3://bucket/prefix", "zk-1:2181/
         ({"oidc": {"a": ISSUER | {"keys": "http://127.0.0.1:1@a/"}}}, "oidc.a: .* must be https"),
         ({"oidc": {"a": ISSUER | {"keys": "http://[a"}}}, "oidc.a: .* must be https"),
         ({"oidc": {"a": ISSUER | {"keys": "ftp://a"}}}, "oidc.a: .* must be https"),
-        ({"oidc": {"a": ISSUER, "b": ISSUER}}, "oidc.b: two issuers with one prefix"),
+        ({"oidc": {"a": ISSUER, "b": ISSUER}}, "oidc.b: prefix '' and '' of oidc.a: neither"),
+        (
+            {"oidc": {"a": ISSUER | {"prefix": "k8s:"}, "b": ISSUER | {"prefix": "k8s:dev:"}}},
+            "oidc.b",
+        ),
+        (
+            {"oidc": {"a": ISSUER | {"prefix": "k8s:dev:"}, "b": ISSUER | {"prefix": "k8s:"}}},
+            "oidc.b",
+        ),
+        ({"oidc": {"a": ISSUER}, "aws_iam": AWS}, "prefix '' and 'arn:' of aws_iam"),
+        ({"oidc": {"a": ISSUER | {"prefix": "arn:aws:"}}, "aws_iam": AWS}, "of aws_iam"),
         ({"oidc": {"a": ISSUER | {"x": "y"}}}, "oidc.a: unknown option 'x'"),
         ({"aws_iam": "x"}, "aws_iam: expected a table of options"),
         ({"aws_iam": {}}, "aws_iam: audience, accounts and regions are needed"),

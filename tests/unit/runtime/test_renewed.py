@@ -70,3 +70,38 @@ async def test_a_refusal_counts_at_once():
     source.error = ForbiddenError("no more")
     with pytest.raises(ForbiddenError):
         await source.at(60)
+
+
+async def test_a_refusal_is_repeated_for_a_while():
+    """Who was refused is not asked about again at once; an error that may pass is."""
+    source = Source()
+    source.error = ForbiddenError("no")
+    for now_s in (0, 1, AGAIN_S):
+        with pytest.raises(ForbiddenError):
+            await source.at(now_s)
+    assert len(source.asked) == 1
+    source.error = UnavailableError("away")
+    for now_s in (2 + AGAIN_S, 3 + AGAIN_S):
+        with pytest.raises(UnavailableError):
+            await source.at(now_s)
+    assert len(source.asked) == 3
+
+
+async def test_who_goes_away_ends_no_question():
+    """The next who comes hears the answer to the same one."""
+    source, answered = Source(), asyncio.Event()
+
+    async def ask(left_s):
+        source.asked.append(left_s)
+        await answered.wait()
+        return 7, 100.0
+
+    for _ in range(5):
+        gone = asyncio.ensure_future(source.renewed.get(ask))
+        await asyncio.sleep(0)
+        gone.cancel()
+    waits = asyncio.ensure_future(source.renewed.get(ask))
+    await asyncio.sleep(0)
+    answered.set()
+    assert await waits == (7, 100.0)
+    assert len(source.asked) == 1

@@ -31,6 +31,17 @@ def test_no_wait_is_longer_than_the_most(rate, amount):
     assert bucket.take(0, MAX_DEBT_S) == pytest.approx(0.0)
 
 
+def test_what_is_reserved_is_waited_for_and_is_no_debt():
+    """Others wait for what one may take, and not for what it did not take."""
+    bucket = TokenBucket(10, 0.0)
+    bucket.reserve(1_000_000)
+    assert bucket.take(0, 0.0) == MAX_DEBT_S
+    assert not bucket.is_full(0.0)
+    bucket.reserve(-1_000_000)
+    assert bucket.is_full(0.0)
+    assert bucket.take(20, 0.0) == pytest.approx(1.0)
+
+
 def test_what_is_not_used_is_kept_for_a_second():
     """An idle client may do a second's worth at once, and no more."""
     bucket = TokenBucket(10, 0.0)
@@ -72,6 +83,7 @@ def test_the_own_limit_holds_before_that_of_all(kind, name, found):
         ("User:a", {"requests": -1}, "from 1"),
         ("User:a", {"requests": 1 << 60}, "from 1"),
         ("group:g", {"connections": 1}, "by User or client"),
+        ("User:a", {"x\nforged line": 1}, r"'x\\nforged line' 1"),
     ],
 )
 def test_what_is_no_quota_is_refused(holder, limits, words):
