@@ -391,6 +391,7 @@ class ServedConnection(asyncio.BufferedProtocol):
             self._keep(frames)
             self._serve_kept()
         else:
+            self._uncounted_bytes = 0
             self._serve_all(frames)
 
     def _keep(self, frames: list[Frame]) -> None:
