@@ -177,7 +177,7 @@ class Throttle:
             for quota, limit, value in limits_of(self._throttling.quotas, *holder[1:]):
                 if limit != CONNECTIONS:
                     self._limits.setdefault(limit, []).append((quota, holder, value))
-        for limit in _IN & self._limits.keys():
+        for limit in (BYTES_IN, REQUESTS):
             self.take(limit, 0)
 
     def count(self, access: Access, client: str) -> None:
@@ -238,6 +238,7 @@ class Throttle:
             def sent(sent_bytes: int) -> None:
                 while reserved:
                     reserved.pop().reserve(-amount)
+                self.untold_ms = 0  # it has waited for what was owed before
                 for limit in limits:
                     self._owed_s(limit, sent_bytes)
 
@@ -245,7 +246,8 @@ class Throttle:
                 await asyncio.sleep(owed_s)
                 yield sent
             finally:
-                sent(0)
+                if reserved:
+                    sent(0)
 
     @property
     def later_ms(self) -> int:

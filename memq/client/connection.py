@@ -429,8 +429,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     def _dispatch(self, event: ClientEvent) -> None:
         if isinstance(event, Answer):
             if throttle_ms := getattr(event.header, "throttle_ms", 0):
-                self._on_throttled(throttle_ms)
-                self._fetch_at_s = max(self._fetch_at_s, self._loop.time() + throttle_ms / 1000)
+                self._wait_until(self._loop.time() + throttle_ms / 1000)
             on_answer = self._pending.pop(event.correlation_id, None)
             if on_answer is not None:
                 on_answer(event.header, event.body)
@@ -440,6 +439,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 on_answer(event.error, b"")
         elif isinstance(event, HandshakeDone) and not self._handshake.done():
             self._handshake.set_result(event.answer)
+
+    def _wait_until(self, until_s: float) -> None:
+        """Ask for nothing more until then; of several waits at a time, the longest counts."""
+        more_s = until_s - max(self._fetch_at_s, self._loop.time())
+        if more_s > 0:
+            self._on_throttled(round(more_s * 1000))
+            self._fetch_at_s = until_s
 
     # -- the end ----------------------------------------------------------------------------
 
