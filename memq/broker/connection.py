@@ -660,7 +660,6 @@ class ServedConnection(asyncio.BufferedProtocol):
         try:
             self._throttle.count(self.session.access, self.session.asked.client)
         except UnavailableError as exc:
-            self._deaf = True
             self._loop.call_soon(self.end, "too_many", exc)
 
     def follow_quotas(self) -> None:

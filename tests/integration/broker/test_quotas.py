@@ -316,7 +316,8 @@ async def test_what_waits_for_quotas_is_charged(tmp_path):
             answers = await all_at_once(web, *[big] * 30)
             await answers[0]
             assert b.context.memory.used_bytes > 30_000
-        await until(lambda: b.context.memory.used_bytes == 0)
+            served(b).end("test", UnavailableError("no more"))
+            await until(lambda: not b.context.memory.used_bytes)
 
 
 async def test_changes_that_come_together_wait_one_by_one(tmp_path):
@@ -384,6 +385,18 @@ async def test_batches_asked_for_together_are_not_sent_together(
         assert all(each.throttle_ms > 2_000 for each in found if each.later)
         found = await asyncio.gather(*await all_at_once(readers[0], *[fetch] * 20))
         assert all(each.later for each in found)
+
+
+async def test_notifications_asked_for_together_are_not_sent_together(tmp_path):
+    """Nobody knows how many there will be, so one request is served at a time."""
+    async with broker(tmp_path) as b, client(b) as admin:
+        await admin.create(batch_age="1ms")
+        await admin.write(0)
+        await limit(admin, "client:reader", bytes_out=10)
+        fetch = m.FetchNotifications(topic="t", positions=[m.PartitionOffset(0, 0)])
+        async with client(b, name="reader") as reader:
+            found = await asyncio.gather(*await all_at_once(reader, *[fetch] * 20))
+        assert [each.later for each in found].count(False) == 1
 
 
 async def test_a_large_request_waits_once(tmp_path):
