@@ -660,3 +660,24 @@ async def test_a_producer_that_may_only_write_asks_once_why_acks_do_not_come(tmp
             assert await producer._trouble() == "the last error"
     denied = [line for line in log.read_text().splitlines() if '"denied"' in line]
     assert len([line for line in denied if "DescribeCluster" in line]) == 1
+
+
+async def test_a_rule_that_is_taken_away_while_sts_is_asked_gives_no_credentials(tmp_path):
+    """Who may not read any more gets none, though they are made by then."""
+    may, sees = (rule("User:alice", each, "topic", "t") for each in ("read", "describe"))
+    async with asking(tmp_path, may, sees) as (b, root), client(b, **login()) as alice:
+        asked, made = asyncio.Event(), asyncio.Event()
+
+        async def lend(request, access):
+            asked.set()
+            await made.wait()
+            return m.FetchCredentialsAnswer(options={"access_key_id": "x"}, ttl_ms=1)
+
+        table = b.handlers._table
+        table[m.FetchCredentials] = table[m.FetchCredentials]._replace(serve=lend)
+        answer = asyncio.ensure_future(alice.ask(m.FetchCredentials(topic="t")))
+        await asked.wait()
+        await root.ask(m.AlterRules(add=[], remove=[may]))
+        made.set()
+        with pytest.raises(ForbiddenError):
+            await answer
