@@ -334,6 +334,8 @@ async def test_changes_that_come_together_wait_one_by_one(tmp_path):
             await web.ask(m.ListQuotas())
             assert count(answers) < 9, "what changes nothing is served meanwhile"
             await answers[13]
+            for _ in range(20):
+                await web.ask(m.ListQuotas())
             assert count(answers) < 20
         await until(lambda: len(b.connections._open) == 1)
         assert b.topics.get("t").topic.config.retention_ms < 25 * 86_400_000
