@@ -75,6 +75,11 @@ class MemqEmrServerlessOperator(AwsRangeJobMixin, EmrServerlessStartJobOperator)
         """Name a job run."""
         return {"applicationId": self.application_id, "jobRunId": job}
 
+    def on_kill(self) -> None:
+        """Cancel the job, also one that Airflow's operator has not noted yet."""
+        self.job_id = self.job_id or self.running
+        super().on_kill()
+
 
 class MemqEmrStepOperator(AwsRangeJobMixin, EmrAddStepsOperator):
     """Runs a Spark program over exactly one range as a step of an EMR cluster, and checks its
@@ -194,3 +199,8 @@ class MemqGlueOperator(AwsRangeJobMixin, GlueJobOperator):
         """Wait in the triggerer, by a trigger that stops the run when the task is killed."""
         own = MemqGlueTrigger(**trigger.serialize()[1], stop_on_kill=self.stop_job_run_on_kill)
         super().defer(trigger=own, **kwargs)
+
+    def on_kill(self) -> None:
+        """Stop the run, also one that Airflow's operator has not noted yet."""
+        self._job_run_id = self._job_run_id or self.running
+        super().on_kill()  # type: ignore[no-untyped-call]

@@ -206,13 +206,31 @@ def test_killing_the_task_cancels_the_job(tmp_path, aws, launcher):
         running = pool.submit(attempt, each, state)
         until(lambda: each.running, "a job")
         each.on_kill()
-        assert aws.jobs[0].state == CANCELLED[launcher]
+        cancelled, aws.jobs[0].state = aws.jobs[0].state, CANCELLED[launcher]  # lest it wait on
         with pytest.raises(AirflowException):
             running.result()
+    assert cancelled == CANCELLED[launcher]
 
     aws.jobs.clear()
     run_to_the_end(aws, task(aws, launcher, tmp_path / "out"), state, light)
     assert values(tmp_path / "out") == ROWS
+
+
+def test_killing_the_task_as_it_starts_cancels_the_job(tmp_path, aws, launcher):
+    """A job that is noted is cancelled, though Airflow's own operator does not know of it yet."""
+    each, states = task(aws, launcher, tmp_path / "out"), []
+
+    class Killing(FileState):
+        def set(self, key, value):
+            super().set(key, value)
+            if aws.jobs and not states:
+                each.on_kill()
+                states.append(aws.jobs[0].state)
+                aws.jobs[0].state = CANCELLED[launcher]  # lest it wait on
+
+    with pytest.raises(AirflowException):
+        attempt(each, Killing(tmp_path / "state"))
+    assert states == [CANCELLED[launcher]]
 
 
 def test_killing_a_deferred_task_cancels_the_job(tmp_path, aws, launcher):
