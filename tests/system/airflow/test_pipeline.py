@@ -24,7 +24,7 @@ AUDIT, BACKFILL, RETENTION = "memq_audit", "memq_backfill", "memq_retention"
 BURST = 200
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
     """One pipeline for all tests here; they go on where the one before ended."""
     folder = tmp_path_factory.mktemp("pipeline")
