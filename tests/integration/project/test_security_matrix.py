@@ -192,7 +192,7 @@ async def house(folder, monkeypatch):
         for name, value in sts.environment("ASIAETL").items():
             monkeypatch.setenv(name, value)
         tables = {
-            "oidc": {"here": {"issuer": issuer.url, "audience": "memq"}},
+            "oidc": {"here": {"issuer": issuer.url, "audience": "memq", "prefix": "idp:"}},
             "aws_iam": sts.table("memq-tests"),
         }
         async with broker(folder, **tables, **options) as b:
