@@ -59,7 +59,7 @@ def _secured(given: Mapping[str, str]) -> dict[str, str]:
     """Options of a broker on this machine that speaks TLS and asks who its clients are."""
     from memq.cli.dev_security import make_admin, make_certificates  # noqa: PLC0415 - loads OpenSSL
 
-    config = BrokerConfig.create(given)
+    config = BrokerConfig.create({"authentication": "required"} | dict(given))
     host = (config.advertised or f"{config.host}:").rpartition(":")[0].strip("[]")
     try:
         data_dir = Path(config.data_dir)

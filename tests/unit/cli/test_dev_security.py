@@ -4,6 +4,7 @@ import stat
 
 from memq.broker.access_control import FILE
 from memq.cli.dev_security import PASSWORD_FILE, make_admin, make_certificates
+from memq.cli.serve import _secured
 from memq.core.access.document import decode_document
 from memq.core.access.users import new_user
 
@@ -34,3 +35,10 @@ def test_the_administrator_is_kept_while_the_password_is_known(tmp_path):
     found = decode_document(paths[1].read_bytes()).users["admin"]
     assert found == new_user("admin", paths[0].read_text(), found.salt)
     assert paths[0].read_bytes() != before[0]
+
+
+def test_what_needs_authentication_may_be_set_beside_it(tmp_path):
+    """A secure broker asks who its clients are, so it may lend them credentials."""
+    lends = {"credentials_role": "arn:aws:iam::123456789012:role/readers", "storage": "s3://b/root"}
+    made = _secured(lends | {"data_dir": str(tmp_path)})
+    assert made["authentication"] == "required"
