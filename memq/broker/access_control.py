@@ -78,7 +78,7 @@ class AccessControl:
         self.enforced = bool(self.asking)
         self.issuers: Issuers | None = None
         self.aws_iam: AwsIam | None = None
-        # What only few brokers need takes a fifth of a start to load.
+        # Only few brokers need PyJWT, and what it loads.
         if config.oidc:
             from memq.broker.oidc import Issuers  # noqa: PLC0415
 
