@@ -77,6 +77,7 @@ class ArrayOptions(TypedDict, total=False):
     page_ttl_s: float
     read_only: bool
     create: bool
+    first: int
     least_end: int
     clock_ms: Callable[[], int]
     clock_s: Callable[[], float]
@@ -105,6 +106,7 @@ class BigArray:
         page_ttl_s: unmap pages not looked up for so long.
         read_only: follow a writer in another process: no lock, no repair, no writing.
         create: make the array when there is none; otherwise its absence is an error.
+        first: index of the first item of an array that is made.
         least_end: indexes below it are known to have been handed out; should the files hold fewer
             items, the missing ones are damaged, and their indexes are not used again.
         clock_ms: gives the timestamp of an item appended without one.
@@ -135,6 +137,7 @@ class BigArray:
         page_ttl_s: float = DEFAULT_PAGE_TTL_S,
         read_only: bool = False,
         create: bool = True,
+        first: int = 0,
         least_end: int = 0,
         clock_ms: Callable[[], int] = wall_clock_ms,
         clock_s: Callable[[], float] = time.monotonic,
@@ -160,7 +163,9 @@ class BigArray:
                 if not create:
                     check_exists(self.path)
                 claim_folder(self.path, opened)
-                self._layout = load_or_make_layout(self.path, page_bytes, index_page_items)
+                self._layout = load_or_make_layout(
+                    self.path, page_bytes, index_page_items, first
+                )
             self._control = Words(self.path / CONTROL_FILE, CONTROL_MAGIC, writable=not read_only)
             opened.callback(self._control.close)
             self._cells = self._control.cells
@@ -459,7 +464,8 @@ class BigArray:
         kept = min(index, self._cells[END] - 1)
         keep: dict[Kind, int] = {INDEX: max(0, kept) // self._layout.index_page_items}
         try:
-            keep[DATA] = self._page_of_whole(kept) if kept >= 0 else 0
+            any_pages = kept >= 0 and self._layout.numbers(DATA)
+            keep[DATA] = self._page_of_whole(kept) if any_pages else 0
         except CorruptDataError as exc:
             # The entry of a damaged item may name any page; a later truncation will delete more.
             _log.warning("%s: no data pages are deleted yet: %s", self.path, exc)

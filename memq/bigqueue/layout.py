@@ -185,8 +185,10 @@ def claim_folder(path: Path, opened: ExitStack) -> None:
         opened.callback(os.close, lock_exclusively(path / LOCK_FILE))
 
 
-def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: int | None) -> Layout:
-    """Load the layout of the array at `path`, or make one when there is none.
+def load_or_make_layout(
+    path: Path, page_bytes: int | None, index_page_items: int | None, first: int = 0
+) -> Layout:
+    """Load the layout of the array at `path`, or make one, whose first index is `first`.
 
     Raises:
         QueueError: the file system refused; and as `load_layout` and `new_layout`.
@@ -198,7 +200,7 @@ def load_or_make_layout(path: Path, page_bytes: int | None, index_page_items: in
         return layout
     layout = new_layout(path, page_bytes, index_page_items)
     control = Words(path / CONTROL_FILE, CONTROL_MAGIC, writable=True)
-    control.format(0, 0, 0, 0)
+    control.format(first, first, first, first)
     control.close()
     with translated("flush", control.path):
         sync_file(control.path)

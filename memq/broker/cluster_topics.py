@@ -281,6 +281,13 @@ class ClusterTopics(Topics):
             return UnavailableError(f"topic {name!r} is being made or deleted; retry")
         return unknown_topic(name, self._hosted)
 
+    def catalog(self) -> list[Topic]:
+        """Return all topics there are, as ZooKeeper told."""
+        for why in self._taken_back.values():
+            raise UnavailableError(why)
+        stored = [self._stored[name].topic for name in sorted(self._stored)]
+        return [topic for topic in stored if topic is not None]
+
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """Addresses of the owners; empty for one that does not live."""
         owners = self._owners(hosted.topic)

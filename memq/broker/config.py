@@ -203,6 +203,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         upload_threads: Parallel uploads, over all topics.
         drain_timeout_ms: On SIGTERM: time to store and ack what was accepted.
         retention_interval_ms: How often expired notifications and Batches are removed.
+        backup_interval_ms: How often offsets, groups, topics and users are backed up into the storage;
+            0s for never.
         orphan_interval_ms: How often objects without a notification are searched. They are
             reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.
@@ -250,6 +252,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     upload_threads: Annotated[int, Option("count", 16, 1, 256)]
     drain_timeout_ms: Annotated[int, Option("duration", "30s", 0, 10 * MINUTE_MS)]
     retention_interval_ms: Annotated[int, Option("duration", "1m", 100, DAY_MS)]
+    backup_interval_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
     orphan_interval_ms: Annotated[int, Option("duration", "1h", 100, 30 * DAY_MS)]
     auto_create_topics: Annotated[bool, Option("flag", default=False)]
     log_level: Annotated[str, Option("text", "info", choices=("debug", "info", "warning", "error"))]

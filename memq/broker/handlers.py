@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from memq.broker.access_handlers import AccessHandlers
+    from memq.broker.backup import Backups
     from memq.broker.context import BrokerContext
     from memq.broker.governing import Governing
     from memq.broker.lag import LagCounter
@@ -108,6 +109,7 @@ class Handlers:
         lag: counts what is published after offsets.
         membership: of the broker in its cluster; None for one that governs itself.
         access: for what is asked about users and rules.
+        backups: that it writes.
     """
 
     def __init__(
@@ -119,8 +121,10 @@ class Handlers:
         membership: ClusterMembership | None,
         *,
         access: AccessHandlers,
+        backups: Backups,
     ) -> None:
         self._context = context
+        self._backups = backups
         self._topics = topics
         self._groups = groups
         self.stored_groups = StoredGroups(context, topics, groups)
@@ -143,6 +147,7 @@ class Handlers:
             m.FetchLag: _Kind(self._fetch_lag, only_reads=True, lists=True),
             m.FetchBatch: _Kind(self._fetch_batch, only_reads=True),
             m.FetchCredentials: _Kind(Lender(self._context, self._topics).lend, only_reads=True),
+            m.FetchBackup: _Kind(self._fetch_backup, only_reads=True),
             m.CommitOffsets: _Kind(self._commit_offsets),
             m.FetchCommitted: _Kind(self._fetch_committed, only_reads=True),
             m.GroupHeartbeat: _Kind(self._group_heartbeat),
@@ -440,6 +445,13 @@ class Handlers:
                 at = await queue.offset_at(topic.queue_topic, partition, request.at_ms)
             partitions.append(m.PartitionOffsets(partition=partition, start=start, end=end, at=at))
         return m.FetchOffsetsAnswer(partitions=partitions)
+
+    async def _fetch_backup(self, request: m.FetchBackup) -> m.FetchBackupAnswer:
+        topic = await self._coordinated(request)
+        if not self._context.config.backup_interval_ms:
+            return m.FetchBackupAnswer(ends=None)
+        none = [0] * topic.config.read_partitions
+        return m.FetchBackupAnswer(ends=self._backups.reach(topic.queue_topic) or none)
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
         hosted = await self._topics.find(request.topic, request.topic_id)

@@ -45,6 +45,7 @@ class HostedTopic:
         partitions: the write partitions that run here, by number.
         coordinated: whether this broker keeps its groups, and sees to retention and orphans; so it
             is with the owner of write partition 0.
+        group_changes: counts changes of its groups' offsets, as far as they are known here.
         messages_received: Messages that came since they were last counted.
         bytes_received: their bytes.
         expired_before_ms: retention has removed what was published before this time.
@@ -58,6 +59,7 @@ class HostedTopic:
         self.expired_before_ms = 0
         self.partitions: dict[int, WritePartition] = {}
         self.coordinated = False
+        self.group_changes = 0
         self.set(topic)
 
     def __repr__(self) -> str:
@@ -161,7 +163,9 @@ class HostedTopic:
             if start.batches:
                 found = counted(start.batches, "notification")
                 log.info("%s/%d: taken over, %s", config.name, number, found)
-        self.coordinated |= GROUPS in rebuilt
+        if GROUPS in rebuilt:
+            self.coordinated = True
+            self.group_changes += 1  # by others, before
 
     async def stop(self, timeout_s: float, *write_partitions: int) -> bool:
         """Drain and close write partitions that run here; all of them when none is named.

@@ -96,6 +96,12 @@ class OwnTopics(Topics):
             return exc
         return UnavailableError(f"topic {name!r} is being made or deleted; retry")
 
+    def catalog(self) -> list[Topic]:
+        """Return all topics there are."""
+        for error in self._catalog.damaged.values():
+            raise error
+        return [self._catalog.get(name) for name in self._catalog.names()]
+
     def hosts(self, hosted: HostedTopic) -> list[str]:
         """Return this broker's address, for each write partition."""
         return [self._context.address] * hosted.topic.config.write_partitions

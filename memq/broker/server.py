@@ -21,6 +21,7 @@ from memq.broker.access_control import AccessControl, FileStore
 from memq.broker.access_handlers import AccessHandlers
 from memq.broker.access_log import AccessLog
 from memq.broker.admin import AdminServer
+from memq.broker.backup import Backups
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.connection import Connections, raise_file_limit
@@ -184,8 +185,15 @@ class Broker:
         store = self.membership or self._open_users()
         throttling = Throttling(self.context.metrics.throttled)
         access = AccessHandlers(self.control, store, throttling.waited_s)
+        self.backups = Backups(self.context, self.topics, self.control)
         self.handlers = Handlers(
-            self.context, self.topics, self.groups, lag, self.membership, access=access
+            self.context,
+            self.topics,
+            self.groups,
+            lag,
+            self.membership,
+            access=access,
+            backups=self.backups,
         )
         self.connections = Connections(
             self.context, self.handlers, self.control, throttling, self.access_log
@@ -229,6 +237,7 @@ class Broker:
         await asyncio.gather(*self._background, return_exceptions=True)
         self.connections.close()
         await self.admin.stop()
+        await self.backups.close()
         try:
             await context.times.close(context.now())
         except MemqError as exc:
@@ -386,6 +395,7 @@ class Broker:
             self._housekeep(),
             self._watch_disk(),
             self._watch_tls(),
+            self.backups.run(),
         ]
         if self.control.issuers is not None:
             work += [issuer.run() for issuer in self.control.issuers.all]

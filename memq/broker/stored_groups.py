@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from memq.broker.context import BrokerContext
+    from memq.broker.hosted_topic import HostedTopic
     from memq.broker.topics import Topics
     from memq.core.governor.topics import Topic
     from memq.core.group import GroupCoordinator
@@ -66,16 +67,16 @@ class StoredGroups:
         return f"<StoredGroups {self._coordinator!r}>"
 
     @contextlib.asynccontextmanager
-    async def _storing(self, group: str, topic: Topic) -> AsyncIterator[None]:
+    async def _storing(self, group: str, topic: Topic) -> AsyncIterator[HostedTopic]:
         """Hold the lock of a group; what is checked within is checked after all waiting.
 
         Raises:
             NotHostedError: another broker has the groups by now.
         """
         async with self._locks.setdefault((group, topic.queue_topic), asyncio.Lock()):
-            self._topics.coordinated(topic.name, topic.topic_id)
+            hosted = self._topics.coordinated(topic.name, topic.topic_id)
             try:
-                yield
+                yield hosted
             except FencedError as exc:
                 raise NotHostedError(
                     f"the groups of {topic.name!r} have gone to another broker; ask again ({exc})"
@@ -90,9 +91,10 @@ class StoredGroups:
             QueueError: they may not be stored.
         """
         offsets = {position.partition: position.offset for position in request.offsets}
-        async with self._storing(request.group, topic):
+        async with self._storing(request.group, topic) as hosted:
             if self._coordinator.check_commit(request, self._context.now().mono_ms):
                 await self._context.queue.commit(request.group, topic.queue_topic, offsets)
+                hosted.group_changes += 1
                 self._coordinator.committed(request)
 
     async def save_holdings(self, group: str, topic: Topic) -> None:
@@ -133,6 +135,7 @@ class StoredGroups:
             InvalidRequestError: it has some.
             QueueError: it may not be forgotten.
         """
-        async with self._storing(group, topic):
+        async with self._storing(group, topic) as hosted:
             self._coordinator.check_idle(group, topic.name, self._context.now().mono_ms)
             await self._context.queue.delete_group(group, topic.queue_topic)
+            hosted.group_changes += 1

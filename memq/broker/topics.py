@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from memq.broker.context import BrokerContext
     from memq.broker.hosted_topic import HostedTopic
+    from memq.core.governor.topics import Topic
 
 T = TypeVar("T")
 
@@ -146,6 +147,14 @@ class Topics(abc.ABC):
     @abc.abstractmethod
     def missing(self, name: str) -> MemqError:
         """Why a topic is not hosted."""
+
+    @abc.abstractmethod
+    def catalog(self) -> list[Topic]:
+        """Return all topics there are, sorted by name, for a backup.
+
+        Raises:
+            MemqError: one is not known as it should be.
+        """
 
     @abc.abstractmethod
     def hosts(self, hosted: HostedTopic) -> list[str]:

@@ -34,6 +34,7 @@ from memq.cli.group import group, lag
 from memq.cli.output import replace_closed
 from memq.cli.produce import produce
 from memq.cli.quota import quota
+from memq.cli.restore import restore
 from memq.cli.table import table
 from memq.cli.topic import offsets, topic
 from memq.cli.user import user
@@ -177,7 +178,7 @@ for command in (
     user,
     acl,
     quota,
-    serve.recover,
+    restore,
     examples,
     completion,
 ):

@@ -1,7 +1,4 @@
-"""`memq dev`, `memq broker` and `memq recover`: brokers, run and mended.
-
-A broker runs until SIGTERM or SIGINT; one that is stopped can be mended.
-"""
+"""`memq dev` and `memq broker`: brokers, run until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,16 +14,13 @@ import click
 
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
-from memq.cli.output import notice, show_rows
 from memq.core.defaults import DEFAULT_BOOTSTRAP
-from memq.core.units import counted
-from memq.errors import ConfigError, CorruptDataError
+from memq.errors import ConfigError
 from memq.runtime.log_format import LOG_FORMAT, configure, is_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from memq.broker.recover import RecoveryOutcome
     from memq.broker.server import Broker
 
 FIRST_TOPIC = "hello"
@@ -151,73 +144,3 @@ def _admin(broker: Broker) -> str:
     host = broker.config.host
     scheme = "https" if broker.config.admin_tls else "http"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{broker.admin_port}"
-
-
-# -- recover --------------------------------------------------------------------------------
-
-COUNTS = ("published", "messages", "records", "lost", "repeated")
-EVERY = 1_000  # counts between two lines of progress
-
-
-@click.command(
-    cls=Command,
-    epilog="memq recover /var/lib/memq\nmemq recover --topic clicks --execute /var/lib/memq",
-)
-@click.argument("data_dir", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@option(
-    "--storage",
-    default="",
-    help="The broker's option storage, where it has one.",
-)
-@option("--topic", help="Only this topic.")
-@option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
-@output_option
-def recover(data_dir: Path, storage: str, topic: str | None, execute: bool, output: str) -> None:
-    """Rebuild lost notifications from the objects.
-
-    The broker must be stopped. A notification that an object proves is restored at its offset. When
-    that is not possible for each of them, the topic is rebuilt under a new topic id: every
-    Message that is stored is published once, and groups have no offsets. Nothing that cannot be
-    read is ever removed.
-    """
-    from memq.broker.recover import recover as run  # noqa: PLC0415 - loads Arrow
-    from memq.runtime.system import SYSTEM  # noqa: PLC0415
-
-    outcomes = run(
-        data_dir.absolute(),
-        storage=storage,
-        topic=topic,
-        execute=execute,
-        runtime=SYSTEM,
-        progress=_progress,
-    )
-    show_rows([asdict(each) for each in outcomes], ["topic", "action", *COUNTS, "reason"], output)
-    for outcome in outcomes:
-        _advise(outcome, execute)
-    damaged = [reason for outcome in outcomes for reason in outcome.damaged]
-    if damaged:
-        raise CorruptDataError(
-            f"{counted(len(damaged), 'object')} cannot be read and left where it was: {damaged[0]}"
-        )
-
-
-def _advise(outcome: RecoveryOutcome, execute: bool) -> None:
-    """Say on stderr what is to be done next."""
-    if outcome.action == "none":
-        return
-    done = f"{outcome.topic}: {outcome.action}"
-    if not execute:
-        notice(f"{done} would be done; nothing has changed. Add --execute")
-    elif outcome.action == "rebuild":
-        groups = ", ".join(outcome.groups) or "its groups"
-        notice(
-            f"{done} is done, topic id {outcome.topic_id}. Clients open it again; {groups} "
-            "have no offsets: set them with `memq group reset-offsets` before they start"
-        )
-    else:
-        notice(f"{done} is done; offsets and groups are as they were")
-
-
-def _progress(what: str, count: int) -> None:
-    if count % EVERY == 0 and sys.stderr.isatty():
-        click.echo(f"\r{what}: {count:,}", err=True, nl=False)

@@ -407,6 +407,21 @@ class WatermarkAnswer(AnswerStruct, kw_only=True):
     retained_since_ms: int
 
 
+class FetchBackup(TopicRequest, kw_only=True):
+    """Ask how far a topic is backed up; the broker that keeps its groups answers."""
+
+
+class FetchBackupAnswer(AnswerStruct, kw_only=True):
+    """How far a topic is backed up.
+
+    Attributes:
+        ends: one past the last offset that is backed up, of each read partition; null where there
+            are no backups.
+    """
+
+    ends: list[int] | None
+
+
 class FetchCredentials(TopicRequest, kw_only=True):
     """Get credentials that read the objects of one topic, and nothing else, for a while."""
 
@@ -920,6 +935,7 @@ REQUESTS: dict[int, RequestType] = {
     23: RequestType(FetchBatch, FetchBatchAnswer, (_READ_TOPIC,)),
     24: RequestType(FetchLag, FetchLagAnswer, (_DESCRIBE_TOPIC,)),
     25: RequestType(FetchCredentials, FetchCredentialsAnswer, (_READ_TOPIC,)),
+    26: RequestType(FetchBackup, FetchBackupAnswer, (_DESCRIBE_TOPIC,)),
     30: RequestType(
         CommitOffsets,
         Done,

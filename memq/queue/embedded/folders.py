@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -39,7 +40,7 @@ from memq.queue.embedded.read_partition import make_partition
 from memq.runtime.files import replace_durably, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 _Content = TypeVar("_Content")
@@ -112,10 +113,25 @@ class TopicFolders:
                 folder.name: _load(folder) for folder in self._topics.iterdir() if folder.is_dir()
             }
 
-    def make(self, topic: str, file: TopicFile) -> None:
+    def make(
+        self,
+        topic: str,
+        file: TopicFile,
+        firsts: Sequence[int] = (),
+        groups: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+    ) -> Path:
         """Make a topic with empty partitions, durably, which is not there before `show`.
 
         It may take seconds, and may run in parallel with methods for other topics.
+
+        Args:
+            topic: the topic.
+            file: its sizes.
+            firsts: the first offset of each partition; without, they begin at 0.
+            groups: offsets of groups.
+
+        Returns:
+            Its folder until then, with one for each partition.
 
         Raises:
             QueueError: the file system refused.
@@ -130,8 +146,12 @@ class TopicFolders:
                     new / str(number),
                     page_bytes=file.page_bytes,
                     index_page_items=file.index_page_items,
+                    first=firsts[number] if firsts else 0,
                 )
+            for group, offsets in groups.items():
+                _write(new / "groups" / (group + _GROUP_SUFFIX), offsets)
             replace_durably(new / "topic.json", msgspec.json.encode(file))
+        return new
 
     def show(self, topic: str) -> None:
         """Let a topic be there that is made; raises as `make`."""

@@ -8,6 +8,9 @@ entry that a power cut could take back, and no offset ever names two things. Whe
 array takes no more; the items of that flush are erased, and the next append, or a fence, opens the
 array again, which decides what it holds.
 
+Offsets without an entry, which `memq restore` leaves, are items that have no notification (`GAP`). A gap
+at the end is not seen until an entry follows it.
+
 An offset that was handed out is never used again. Where the array has lost entries that had been
 published, their offsets stay theirs: reading them is a `CorruptDataError` that names them and how
 to go on, and new entries come after them. How far offsets were handed out is said by the array's
@@ -40,6 +43,8 @@ partitions takes 4 GiB at least; 64 MiB, the default of the array, would take 64
 MAX_DAMAGED_NAMED = 10_000  # damaged entries looked at to name a run of them; the rest is "or more"
 INDEX_PAGE_ITEMS = 8192  # as many entries as about two data pages hold; 192 KiB
 _MAX_MAPPED_PAGES = 4  # the fewest: an idle partition costs no more than eight descriptors
+GAP = b"\0"
+"""What stands at an offset without an entry. No notification begins like this."""
 _TIMES = struct.Struct("<QQ")
 
 _log = logging.getLogger("memq.queue")
@@ -55,13 +60,17 @@ def payload_of(item: bytes) -> bytes:
     return item[_TIMES.size :]
 
 
-def make_partition(path: Path, *, page_bytes: int, index_page_items: int) -> None:
-    """Make an empty partition, so that one which is missing is not taken for one.
+def make_partition(
+    path: Path, *, page_bytes: int, index_page_items: int, first: int = 0
+) -> None:
+    """Make an empty partition from an offset on, so that one that is missing is not taken for one.
 
     Raises:
         QueueError: the file system refused.
     """
-    BigArray(path, page_bytes=page_bytes, index_page_items=index_page_items).close()
+    BigArray(
+        path, page_bytes=page_bytes, index_page_items=index_page_items, first=first
+    ).close()
 
 
 class Partition:
@@ -177,11 +186,16 @@ class Partition:
                 raise out_of_range(self._topic, self._number, offset, self.start, self.end)
             # Each item is longer than its payload by the times, so this never reads too many.
             limit_bytes = max_bytes + _TIMES.size * max_entries
-            try:
-                items = array.get_many(offset, max_entries, limit_bytes)
-            except CorruptDataError:
-                items = self._whole(array, offset, max_entries, limit_bytes)
-        return within_bytes(map(_entry, range(offset, self.end), items), max_bytes)
+            entries: list[QueueEntry] = []
+            while offset < self.end and not entries:
+                try:
+                    items = array.get_many(offset, max_entries, limit_bytes)
+                except CorruptDataError:
+                    items = self._whole(array, offset, max_entries, limit_bytes)
+                found = map(_entry, range(offset, self.end), items)
+                entries = [each for each in found if each.payload != GAP]
+                offset += len(items)
+        return within_bytes(entries, max_bytes)
 
     def _whole(
         self, array: BigArray, offset: int, max_entries: int, limit_bytes: int
@@ -283,7 +297,7 @@ class Partition:
                 self._last_ms = array.last_timestamp_ms
                 backwards = reversed(range(array.start, array.end))
                 self.last_running_ms = next(_running_times(array, backwards), -1)
-                self._array, self.start, self.end = array, array.start, array.end
+                self._array, self.start, self.end = array, array.start, _end_of(array)
                 undo.pop_all()
         return self._array
 
@@ -323,6 +337,17 @@ def times_of(item: bytes) -> tuple[int, int]:
 def _entry(offset: int, item: bytes) -> QueueEntry:
     timestamp_ms, running_ms = times_of(item)
     return QueueEntry(offset, timestamp_ms, payload_of(item), running_ms)
+
+
+def _end_of(array: BigArray) -> int:
+    """Return one past the last entry."""
+    end = array.end
+    gap_bytes = len(entry_bytes(0, 0, GAP))
+    while end > array.start and array.length(end - 1) == gap_bytes:
+        if payload_of(_whole_item(array, end - 1) or b"") != GAP:
+            break
+        end -= 1
+    return end
 
 
 def _whole_item(array: BigArray, index: int) -> bytes | None:

@@ -1,0 +1,294 @@
+"""Backs up what the bucket does not have yet: offsets of notifications, groups, topics, users.
+
+What the objects are, and what they say together, is in `memq.core.backup`. Here is when they are
+written, and when they are removed.
+
+A backup that fails costs nobody anything: it is warned of, and the next one has what it lacks.
+Whoever must know how far backups reach asks (`FetchBackup`), and reads no further.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+from memq.core import backup
+from memq.core.backup import BackedUp, CatalogBackup, Span, StateBackup
+from memq.core.units import DAY_MS
+from memq.errors import CorruptDataError, MemqError, ObjectNotFoundError, UnknownTopicError
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from memq.broker.access_control import AccessControl
+    from memq.broker.context import BrokerContext
+    from memq.broker.hosted_topic import HostedTopic
+    from memq.broker.topics import Topics
+    from memq.core.queue import QueueEntry
+    from memq.storage.handler import StorageHandler
+
+log = logging.getLogger(__name__)
+
+FLUSH_BYTES = 8 << 20  # of payloads, after which an object is written: 16,000 notifications
+PUT_S = 30.0  # for an object
+CLOSE_S = 5.0  # for the last backup; a stop that is killed has lost no more than an interval
+KEPT = 3  # states, and catalogs, of each broker; the last one counts
+CHANCE_BYTES = 4  # of a key: no two lives of a broker write one twice
+
+T = TypeVar("T")
+
+
+class Backups:
+    """Writes the backups of one broker.
+
+    Args:
+        context: of the broker.
+        topics: that there are; those that are coordinated here are backed up here.
+        control: has users and rules.
+    """
+
+    def __init__(self, context: BrokerContext, topics: Topics, control: AccessControl) -> None:
+        self._context = context
+        self._topics = topics
+        self._control = control
+        self._cluster, self._broker = context.config.cluster_id, context.config.broker_id
+        self._known: dict[str, BackedUp] = {}  # by topic of the queue, as are the next
+        self._reach: dict[str, list[int]] = {}
+        self._changes: dict[str, int] = {}  # of groups: how many are backed up
+        self._said: dict[str, object] = {}  # the last state and catalog, by their prefix
+        self._kept: dict[str, deque[str]] = {}  # their keys, oldest first
+        self._next_tidy_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<Backups [{len(self._reach)} topics]>"
+
+    async def run(self) -> None:
+        """Back up for as long as the broker runs."""
+        while interval_s := self._context.config.backup_interval_ms / 1000:
+            await asyncio.sleep(interval_s)
+            try:
+                await self.write()
+            except MemqError as exc:
+                self._context.warn("backup", f"not backed up, retrying: {exc}")
+
+    async def close(self) -> None:
+        """Back up what was accepted last, while a stop allows."""
+        if self._context.config.backup_interval_ms:
+            try:
+                await asyncio.wait_for(self.write(), CLOSE_S)
+            except (MemqError, TimeoutError) as exc:
+                log.warning("the last backup was not written: %r", exc)
+
+    def reach(self, queue_topic: str) -> list[int]:
+        """Return one past the last offset that is backed up, by read partition; empty: none."""
+        return self._reach.get(queue_topic, [])
+
+    async def write(self) -> None:
+        """Back up what has changed.
+
+        Raises:
+            MemqError: the storage or the queue failed; the next backup has all that is missing.
+        """
+        if not self._context.leased():
+            return
+        await self._write_catalog()
+        coordinated = [each for each in self._topics.hosted() if each.coordinated]
+        names = {each.topic.queue_topic for each in coordinated}
+        if not names <= self._known.keys():
+            await self._learn()
+        for name in self._known.keys() - names:  # others back it up, until it comes back
+            del self._known[name]
+            self._changes.pop(name, None)
+        writer = _Writer(self._put_notifications)
+        for hosted in coordinated:
+            name = hosted.topic.queue_topic
+            try:
+                self._known[name] = await self._back_up(hosted, writer)
+            except UnknownTopicError:  # it was deleted meanwhile
+                self._known.pop(name, None)
+            except CorruptDataError as exc:
+                self._context.warn("backup", f"{name} is backed up as far as it is whole: {exc}")
+        await writer.flush()
+        owned = [each.topic.queue_topic for each in coordinated if each.coordinated]
+        known = {name: self._known[name] for name in owned if name in self._known}
+        if known or self._said:
+            await self._write_state(known)
+        self._reach = {name: [span.end for span in each.spans] for name, each in known.items()}
+        await self._tidy()
+
+    async def _back_up(self, hosted: HostedTopic, writer: _Writer) -> BackedUp:
+        """Back up what is new of a topic; returns where it is then.
+
+        Groups come first: what they have committed by now is before the ends that follow.
+        """
+        name, queue = hosted.topic.queue_topic, self._context.queue
+        before = self._known.get(name)
+        changes = hosted.group_changes
+        if before is None or self._changes.get(name) != changes:
+            groups = {each: await queue.committed(each, name) for each in await queue.groups(name)}
+        else:
+            groups = before.groups
+        spans: list[Span] = []
+        for partition in range(hosted.topic.config.read_partitions):
+            start, end = await queue.offsets(name, partition)
+            done = before.spans[partition].end if before else 0
+            # Where the queue has lost its end, others take these offsets: they are backed up again.
+            at = max(start, min(done, end))
+            async for entry in self._context.entries(name, partition, at, end):
+                await writer.add(name, partition, entry)
+            spans.append(Span(start, end))
+        self._changes[name] = changes
+        return BackedUp(spans, groups)
+
+    async def _learn(self) -> None:
+        """Learn what others, or an earlier life, have backed up: it need not be done again."""
+        folder = backup.states_folder(self._cluster)
+        states = await self._call(lambda: read_states(self._context.storage, folder))
+        ends = backup.reach(states)
+        for name, each in backup.newest_states(states).items():
+            spans = [span._replace(end=end) for span, end in zip(each.spans, ends[name], strict=True)]
+            self._known.setdefault(name, each._replace(spans=spans))
+
+    # -- what is written ----------------------------------------------------------------------
+
+    async def _put_notifications(self, data: bytes) -> None:
+        folder = backup.notifications_folder(self._cluster)
+        await self._put(folder, (self._broker,), data)
+
+    async def _write_catalog(self) -> None:
+        """Write topics and users, if they have changed and all topics are known."""
+        try:
+            topics = self._topics.catalog()
+        except MemqError as exc:
+            self._context.warn("backup", f"topics are not backed up: {exc}")
+            return
+        access, now = self._control.document, self._context.now()
+        catalog = CatalogBackup(running_ms=now.mono_ms, topics=topics, access=access)
+        folder, data = backup.catalogs_folder(self._cluster), backup.encode_json(catalog)
+        await self._replace(folder, (self._broker,), (topics, access), data)
+
+    async def _write_state(self, known: dict[str, BackedUp]) -> None:
+        """Write how far the backups reach, if that has changed."""
+        now = self._context.now()
+        state = StateBackup(
+            broker_id=self._broker,
+            running_ms=now.mono_ms,
+            wall_ms=max(now.wall_ms, self._context.times.told_ms),
+            spans={name: each.spans for name, each in known.items()},
+            groups={name: each.groups for name, each in known.items()},
+        )
+        folder = backup.states_folder(self._cluster, self._broker)
+        await self._replace(folder, (), (state.spans, state.groups), backup.encode_json(state))
+
+    async def _replace(
+        self, folder: str, parts: tuple[str, ...], said: object, data: bytes
+    ) -> None:
+        """Write an object that replaces the one before, unless that says the same."""
+        if self._said.get(folder) == said:
+            return
+        if folder not in self._kept:
+            mark = "".join(f"-{part}-" for part in parts)
+            storage = self._context.storage
+            keys = await self._call(lambda: [each.key for each in storage.list(folder)])
+            self._kept[folder] = deque(sorted(key for key in keys if mark in key))
+        self._kept[folder].append(await self._put(folder, parts, data))
+        self._said[folder] = said
+        while len(kept := self._kept[folder]) > KEPT:
+            await self._call(partial(self._context.storage.delete, kept[0]))
+            kept.popleft()
+
+    async def _put(self, folder: str, parts: tuple[str, ...], data: bytes) -> str:
+        """Write an object under a new name. Returns its key."""
+        chance = self._context.runtime.token_hex(CHANCE_BYTES)
+        name = backup.object_name(self._context.now().mono_ms, *parts, chance)
+        put = partial(self._context.storage.put, folder + name, [data], timeout_s=PUT_S)
+        await self._call(put)
+        return folder + name
+
+    async def _tidy(self) -> None:
+        """Once a day, remove backups of what retention has removed from every topic."""
+        now_ms = self._context.now().mono_ms
+        if now_ms < self._next_tidy_ms:
+            return
+        try:
+            kept_ms = max((each.config.retention_ms for each in self._topics.catalog()), default=0)
+        except MemqError as exc:
+            log.info("old backups are left: %s", exc)
+            return
+        storage, folder = self._context.storage, backup.notifications_folder(self._cluster)
+
+        def remove() -> None:
+            keys = [each.key for each in storage.list(folder)]
+            old = [key for key in keys if backup.running_ms_of(key) < now_ms - kept_ms - DAY_MS]
+            storage.delete(*old)
+
+        await self._call(remove)
+        self._next_tidy_ms = now_ms + DAY_MS
+
+    async def _call(self, blocking: Callable[[], T]) -> T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._context.reads, blocking)
+
+
+class _Writer:
+    """Gathers entries, and writes an object whenever there are enough."""
+
+    def __init__(self, put: Callable[[bytes], Awaitable[None]]) -> None:
+        self._put = put
+        self._entries: list[tuple[str, int, QueueEntry]] = []
+        self._size_bytes = 0
+
+    async def add(self, topic: str, partition: int, entry: QueueEntry) -> None:
+        self._entries.append((topic, partition, entry))
+        self._size_bytes += len(entry.payload)
+        if self._size_bytes >= FLUSH_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        if self._entries:
+            await self._put(await asyncio.to_thread(backup.encode_notifications, self._entries))
+            self._entries, self._size_bytes = [], 0
+
+
+def read_states(storage: StorageHandler, folder: str) -> list[StateBackup]:
+    """Read the latest state of each broker, and those before it where it is damaged. It blocks.
+
+    Raises:
+        StorageError: the storage failed.
+    """
+    states: dict[str, StateBackup] = {}
+    for key in sorted((each.key for each in storage.list(folder)), reverse=True):
+        broker = key.rsplit("/", 2)[1]
+        if broker in states:
+            continue
+        try:
+            states[broker] = backup.decode_state(key, memoryview(storage.get(key)))
+        except CorruptDataError as exc:
+            log.error("%s; going on with the one before", exc)  # noqa: TRY400 - told in full
+        except ObjectNotFoundError:
+            log.info("%s was replaced while it was looked for", key)
+    return list(states.values())
+
+
+def latest_catalog(storage: StorageHandler, cluster_id: str) -> CatalogBackup | None:
+    """Read the latest catalog that is whole; None where there is none.
+
+    Raises:
+        CorruptDataError: there are some, and all are damaged.
+        StorageError: the storage failed.
+    """
+    keys = sorted((each.key for each in storage.list(backup.catalogs_folder(cluster_id))), reverse=True)
+    error: CorruptDataError | None = None
+    for key in keys:
+        try:
+            return backup.decode_catalog(key, memoryview(storage.get(key)))
+        except CorruptDataError as exc:
+            error = error or exc
+        except ObjectNotFoundError:
+            continue  # replaced while it was looked for
+    if error is not None:
+        raise error
+    return None
