@@ -163,9 +163,7 @@ class BigArray:
                 if not create:
                     check_exists(self.path)
                 claim_folder(self.path, opened)
-                self._layout = load_or_make_layout(
-                    self.path, page_bytes, index_page_items, first
-                )
+                self._layout = load_or_make_layout(self.path, page_bytes, index_page_items, first)
             self._control = Words(self.path / CONTROL_FILE, CONTROL_MAGIC, writable=not read_only)
             opened.callback(self._control.close)
             self._cells = self._control.cells

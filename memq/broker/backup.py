@@ -17,8 +17,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from memq.core import backup
 from memq.core.backup import BackedUp, CatalogBackup, Span, StateBackup
-from memq.core.units import DAY_MS
-from memq.errors import CorruptDataError, MemqError, ObjectNotFoundError, UnknownTopicError
+from memq.core.units import DAY_MS, counted
+from memq.errors import (
+    ConfigError,
+    CorruptDataError,
+    DataLossError,
+    MemqError,
+    ObjectNotFoundError,
+    UnknownTopicError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -78,7 +85,8 @@ class Backups:
         """Back up what was accepted last, while a stop allows."""
         if self._context.config.backup_interval_ms:
             try:
-                await asyncio.wait_for(self.write(), CLOSE_S)
+                async with asyncio.timeout(CLOSE_S):
+                    await self.write()
             except (MemqError, TimeoutError) as exc:
                 log.warning("the last backup was not written: %r", exc)
 
@@ -149,7 +157,9 @@ class Backups:
         states = await self._call(lambda: read_states(self._context.storage, folder))
         ends = backup.reach(states)
         for name, each in backup.newest_states(states).items():
-            spans = [span._replace(end=end) for span, end in zip(each.spans, ends[name], strict=True)]
+            spans = [
+                span._replace(end=end) for span, end in zip(each.spans, ends[name], strict=True)
+            ]
             self._known.setdefault(name, each._replace(spans=spans))
 
     # -- what is written ----------------------------------------------------------------------
@@ -168,7 +178,23 @@ class Backups:
         access, now = self._control.document, self._context.now()
         catalog = CatalogBackup(running_ms=now.mono_ms, topics=topics, access=access)
         folder, data = backup.catalogs_folder(self._cluster), backup.encode_json(catalog)
+        if folder not in self._said:
+            await self._check_ours({topic.topic_id for topic in topics})
         await self._replace(folder, (self._broker,), (topics, access), data)
+
+    async def _check_ours(self, ours: set[str]) -> None:
+        """Refuse to mix backups of two clusters.
+
+        Raises:
+            ConfigError: another cluster of this name backs up into this storage.
+        """
+        before = await self._call(partial(latest_catalog, self._context.storage, self._cluster))
+        theirs = {topic.topic_id for topic in before.topics} if before else set()
+        if theirs and theirs.isdisjoint(ours):
+            raise ConfigError(
+                f"{self._context.root.uri} has the backups of another cluster {self._cluster!r}: "
+                "give each its own cluster_id, or its own storage"
+            )
 
     async def _write_state(self, known: dict[str, BackedUp]) -> None:
         """Write how far the backups reach, if that has changed."""
@@ -253,6 +279,29 @@ class _Writer:
             self._entries, self._size_bytes = [], 0
 
 
+async def check_not_lost(context: BrokerContext, where: str) -> None:
+    """Refuse to begin where topics are that were backed up: a new catalog would replace the old.
+
+    Args:
+        context: of the broker.
+        where: the catalog is, which is empty.
+
+    Raises:
+        DataLossError: the storage has a backup of topics.
+        CorruptDataError, StorageError: nobody knows.
+    """
+    cluster = context.config.cluster_id
+    look = partial(latest_catalog, context.storage, cluster)
+    catalog = await asyncio.get_running_loop().run_in_executor(context.reads, look)
+    if catalog is not None and catalog.topics:
+        raise DataLossError(
+            f"{where} has no topic, and {context.root.uri} has a backup of "
+            f"{counted(len(catalog.topics), 'topic')} of cluster {cluster!r}, such as "
+            f"{catalog.topics[-1].name}: nothing was started. Run `memq restore` with the "
+            "options of this broker, or begin anew with another cluster_id"
+        )
+
+
 def read_states(storage: StorageHandler, folder: str) -> list[StateBackup]:
     """Read the latest state of each broker, and those before it where it is damaged. It blocks.
 
@@ -280,7 +329,9 @@ def latest_catalog(storage: StorageHandler, cluster_id: str) -> CatalogBackup | 
         CorruptDataError: there are some, and all are damaged.
         StorageError: the storage failed.
     """
-    keys = sorted((each.key for each in storage.list(backup.catalogs_folder(cluster_id))), reverse=True)
+    keys = sorted(
+        (each.key for each in storage.list(backup.catalogs_folder(cluster_id))), reverse=True
+    )
     error: CorruptDataError | None = None
     for key in keys:
         try:

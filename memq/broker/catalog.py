@@ -223,8 +223,8 @@ def _load(path: Path) -> Topic:
         topic = msgspec.json.decode(path.read_bytes(), type=Topic)
     except (*UNDECODABLE, OSError) as exc:
         raise CorruptDataError(
-            f"{path} does not hold a topic ({exc}): restore it from a copy, or recreate it "
-            "(docs/operations.md, Topics lost)"
+            f"{path} does not hold a topic ({exc}): restore it from a copy, or stop the broker and "
+            f"run `memq restore --topic {path.stem}`"
         ) from exc
     if path.suffix == ".json" and topic.name != path.stem:
         raise CorruptDataError(f"{path} holds the topic {topic.name!r}: rename it, or move it away")

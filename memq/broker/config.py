@@ -203,8 +203,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         upload_threads: Parallel uploads, over all topics.
         drain_timeout_ms: On SIGTERM: time to store and ack what was accepted.
         retention_interval_ms: How often expired notifications and Batches are removed.
-        backup_interval_ms: How often offsets, groups, topics and users are backed up into the storage;
-            0s for never.
+        backup_interval_ms: How often offsets, groups, topics and users are backed up into the
+            storage; 0s for never.
         orphan_interval_ms: How often objects without a notification are searched. They are
             reported, and deleted when older than their topic's retention.
         auto_create_topics: Create a topic with default options when a producer first asks for it.

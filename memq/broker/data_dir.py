@@ -29,21 +29,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def check_nothing_missing(directory: Path, objects: Path | None) -> None:
+def check_nothing_missing(directory: Path) -> None:
     """Refuse a data directory of which a part is missing that others know of.
 
     Missing objects are no reason: what is left can be served. `look_for_objects` tells of them.
 
     Args:
         directory: of the broker.
-        objects: folder of its storage; None where that is no folder of this machine.
 
     Raises:
         DataLossError: naming what is missing, and the way back.
     """
-    command = f"memq recover {directory}"
-    if objects is not None and objects != directory / "objects":
-        command += f" --storage {objects.as_uri()}"
     in_catalog = _names(directory / "topics", files=True)
     # Also what is announced and does not exist yet is a sign of a catalog, but not of a queue.
     topics = [name.removesuffix(".json") for name in in_catalog if name.endswith(".json")]
@@ -52,13 +48,13 @@ def check_nothing_missing(directory: Path, objects: Path | None) -> None:
         raise DataLossError(
             f"{directory / 'queue'} is missing or empty, but {directory / 'topics'} knows "
             f"{counted(len(topics), 'topic')}, such as {topics[0]}: nothing was started. Put the "
-            f"folder back (is its disk mounted?), or rebuild it from the objects with `{command}`"
+            "folder back (is its disk mounted?), or restore it from the bucket with `memq restore`"
         )
     if in_queue and not in_catalog:
         raise DataLossError(
             f"{directory / 'topics'} is missing or empty, but {directory / 'queue'} holds "
             f"{counted(len(in_queue), 'topic')}, such as {in_queue[0]}: nothing was started. Put "
-            "the folder back, or recreate it (docs/operations.md, Topics lost)"
+            "the folder back, or restore it from the bucket with `memq restore`"
         )
 
 

@@ -25,6 +25,7 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from memq.broker.backup import check_not_lost
 from memq.core.governor.nodes import CLUSTER, TOPICS, ClusterNode
 from memq.core.units import counted
 from memq.errors import (
@@ -93,6 +94,8 @@ class ClusterIdentity:
             raise self._lost(
                 f"does not know it, of which Kafka has {counted(len(topics), 'topic')}"
             )
+        if not await session.children(TOPICS.path):
+            await check_not_lost(context, config.zookeeper)
         made = ClusterNode(
             cluster_id=config.cluster_id,
             queue=await context.queue.service_id(),

@@ -61,7 +61,7 @@ class OwnTopics(Topics):
             if topic.queue_topic not in in_queue:
                 missing = (
                     f"its notifications are missing: the queue has no {topic.queue_topic!r}. Put "
-                    "its folder back, or stop the broker and run `memq recover DATA_DIR`"
+                    "its folder back, or stop the broker and run `memq restore`"
                 )
                 self._not_served(topic.name, CorruptDataError(missing))
                 continue
@@ -77,7 +77,7 @@ class OwnTopics(Topics):
             if name and name not in self._catalog:
                 missing = (
                     f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
-                    "the file back, or recreate it (docs/operations.md, Topics lost)"
+                    f"the file back, or stop the broker and run `memq restore --topic {name}`"
                 )
                 self._not_served(name, CorruptDataError(missing))
         taken = {*self._catalog.names(), *self._damaged}
@@ -96,10 +96,14 @@ class OwnTopics(Topics):
             return exc
         return UnavailableError(f"topic {name!r} is being made or deleted; retry")
 
+    def is_empty(self) -> bool:
+        """Return whether the catalog has no topic, and no file that cannot be read."""
+        return not self._catalog.names() and not self._catalog.damaged
+
     def catalog(self) -> list[Topic]:
         """Return all topics there are."""
-        for error in self._catalog.damaged.values():
-            raise error
+        if self._catalog.damaged:
+            raise next(iter(self._catalog.damaged.values()))
         return [self._catalog.get(name) for name in self._catalog.names()]
 
     def hosts(self, hosted: HostedTopic) -> list[str]:

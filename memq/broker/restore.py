@@ -58,10 +58,10 @@ from memq.errors import CorruptDataError, DataLossError, ObjectNotFoundError
 from memq.storage.keys import BatchKey, parse_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from memq.core.access.document import AccessDocument
-    from memq.core.backup import BackedUp, CatalogBackup
+    from memq.core.backup import BackedUp
     from memq.core.format.index import BatchIndex
     from memq.core.governor.topics import Topic
     from memq.storage.handler import ObjectInfo, StorageHandler
@@ -85,6 +85,7 @@ class Readable(NamedTuple):
         lost: offsets that cannot be read, by read partition.
         ends: one past the last offset, by read partition, as far as it is known.
         groups: next offsets by group.
+        incomplete: it is to be restored, whatever it lacks.
     """
 
     entries: list[list[QueueEntry]]
@@ -92,6 +93,7 @@ class Readable(NamedTuple):
     lost: list[list[int]]
     ends: list[int]
     groups: dict[str, dict[int, int]]
+    incomplete: bool = False
 
 
 class TopicPlan(NamedTuple):
@@ -112,29 +114,52 @@ class TopicPlan(NamedTuple):
     groups: dict[str, dict[int, int]]
 
 
-class Target(Protocol):
-    """Where a cluster is restored to: its queue, and its catalog. Nobody else uses them."""
+class CatalogTarget(Protocol):
+    """Where topics, users and rules are restored to. Nobody else uses it.
 
-    def topics(self) -> list[Topic]:
-        """Topics that the catalog has."""
+    Attributes:
+        damaged: names of topics whose entry cannot be read.
+    """
 
-    def deleted(self) -> set[str]:
+    damaged: Collection[str]
+
+    async def topics(self) -> list[Topic]:
+        """Topics that it has."""
+
+    async def deleted(self) -> set[str]:
         """Ids of topics that are to be removed."""
 
-    def readable(self, topic: Topic) -> Readable | str:
-        """What the queue still has of a topic, or why that is nothing."""
+    async def save_topic(self, topic: Topic) -> None:
+        """Put a topic into it."""
 
-    def restore(self, plan: TopicPlan, progress: Callable[[str, int], None]) -> None:
+    async def save_access(self, document: AccessDocument) -> None:
+        """Put users and rules back, if there are none."""
+
+    async def close(self) -> None:
+        """Let others use it."""
+
+
+class QueueTarget(Protocol):
+    """Where notifications and groups are restored to. Nobody else uses it."""
+
+    async def readable(self, topic: Topic) -> Readable | str:
+        """What it still has of a topic, or why that is nothing."""
+
+    async def restore(self, plan: TopicPlan, progress: Callable[[str, int], None]) -> None:
         """Make the topic hold what is planned, with its groups."""
 
-    def save_topic(self, topic: Topic) -> None:
-        """Put a topic into the catalog."""
-
-    def save_access(self, document: AccessDocument) -> bool:
-        """Put users and rules back, if there are none. Returns whether that was done."""
-
-    def save_times(self, times: SavedTimes) -> None:
+    async def save_times(self, times: SavedTimes) -> None:
         """See to it that time goes on from there, if it is not further already."""
+
+    async def close(self) -> None:
+        """Let others use it."""
+
+
+class Target(NamedTuple):
+    """What is restored."""
+
+    catalog: CatalogTarget
+    queue: QueueTarget
 
 
 class StoredBatch(NamedTuple):
@@ -316,10 +341,10 @@ class Bucket:
     def times(self) -> SavedTimes:
         """Return how far time had come at the last backup, or the last Batch."""
         batches = [parsed_key(some[-1]) for some in self.objects.values()]
-        running = [each.running_ms for each in (*self.states, *batches)]
+        running = [each.running_ms for each in self.states]
+        running += [each.running_ms for each in batches]
         wall = [*(each.wall_ms for each in self.states), *(each.sealed_ms for each in batches)]
         return SavedTimes(max(running, default=0), max(wall, default=0))
-
 
 
 # -- what becomes of it ----------------------------------------------------------------------
@@ -349,7 +374,7 @@ def plan_topic(
             for of_one, start in zip(entries, here.starts, strict=True)
             for each in of_one
         ) - sum(map(len, here.entries))
-        if not more and not any(lost):
+        if not more and not any(lost) and not here.incomplete:
             return None
         outcome.lost = sum(
             len(some - {each.offset for each in of_one})
@@ -408,7 +433,10 @@ def _bounds(
         start = of_one[0].offset if of_one else 0
         end = of_one[-1].offset + 1 if of_one else 0
         if state is not None:
-            start, end = max(start, state.spans[partition].start), max(end, state.spans[partition].end)
+            start, end = (
+                max(start, state.spans[partition].start),
+                max(end, state.spans[partition].end),
+            )
         if here is not None:
             start, end = max(start, here.starts[partition]), max(end, here.ends[partition])
         of_one[:] = [each for each in of_one if each.offset >= start]
@@ -489,7 +517,7 @@ def _append(
 # -- all of it -------------------------------------------------------------------------------
 
 
-def restore(
+async def restore(
     bucket: Bucket,
     target: Target,
     *,
@@ -517,26 +545,39 @@ def restore(
             "with an empty data directory"
         )
     if execute:
-        target.save_times(bucket.times())
+        await target.queue.save_times(bucket.times())
         if topic is None and bucket.catalog is not None:
-            target.save_access(bucket.catalog.access)
-    outcomes: list[RestoreOutcome] = []
-    for wanted in _wanted(bucket, target, topic):
-        outcome = RestoreOutcome(wanted.topic.name, wanted.topic.topic_id, reason=wanted.why_not)
-        outcomes.append(outcome)
-        if wanted.why_not:
-            continue
-        plan = plan_topic(wanted.topic, bucket, target.readable(wanted.topic), outcome)
+            await target.catalog.save_access(bucket.catalog.access)
+    outcomes = [
+        await _restore(each, bucket, target, progress, execute=execute)
+        for each in await _wanted(bucket, target, topic)
+    ]
+    if topic is not None and not outcomes:
+        raise DataLossError(f"neither catalog nor backups know a topic {topic!r}")
+    return outcomes
+
+
+async def _restore(
+    wanted: _Wanted,
+    bucket: Bucket,
+    target: Target,
+    progress: Callable[[str, int], None],
+    *,
+    execute: bool,
+) -> RestoreOutcome:
+    """Restore a topic, if that is wanted; raises as `restore`."""
+    outcome = RestoreOutcome(wanted.topic.name, wanted.topic.topic_id, reason=wanted.why_not)
+    if not wanted.why_not:
+        readable = await target.queue.readable(wanted.topic)
+        plan = plan_topic(wanted.topic, bucket, readable, outcome)
         if wanted.is_new:
             outcome.action, outcome.reason = "restore", "the catalog does not have it"
         if execute:
             if plan is not None:
-                target.restore(plan, progress)
+                await target.queue.restore(plan, progress)
             if wanted.is_new:
-                target.save_topic(wanted.topic)
-    if topic is not None and not outcomes:
-        raise DataLossError(f"neither catalog nor backups know a topic {topic!r}")
-    return outcomes
+                await target.catalog.save_topic(wanted.topic)
+    return outcome
 
 
 class _Wanted(NamedTuple):
@@ -545,14 +586,12 @@ class _Wanted(NamedTuple):
     why_not: str = ""
 
 
-def _wanted(bucket: Bucket, target: Target, name: str | None) -> Iterator[_Wanted]:
-    """Yield the topics that there are to be; the catalog knows better than a backup."""
-    live = {each.name: each for each in target.topics()}
+async def _wanted(bucket: Bucket, target: Target, name: str | None) -> list[_Wanted]:
+    """List the topics that there are to be; the catalog knows better than a backup."""
+    live = {each.name: each for each in await target.catalog.topics()}
     backed_up = {each.name: each for each in bucket.catalog.topics} if bucket.catalog else {}
-    gone = target.deleted()
-    for each in live.values():
-        if name in (None, each.name):
-            yield _Wanted(each)
+    gone = await target.catalog.deleted()
+    wanted = [_Wanted(each) for each in live.values() if name in (None, each.name)]
     ids = {each.topic_id for each in (*live.values(), *backed_up.values())} | gone
     since_ms = bucket.catalog.running_ms if bucket.catalog else -1
     younger = [
@@ -563,11 +602,14 @@ def _wanted(bucket: Bucket, target: Target, name: str | None) -> Iterator[_Wante
     for each in [*backed_up.values(), *younger]:
         if each.name in live or each.topic_id in gone or name not in (None, each.name):
             continue
-        if live and name is None:
-            why = f"it was deleted, or its entry in the catalog is lost: then add --topic {each.name}"
-            yield _Wanted(each, why_not=why)
+        if live and name is None and each.name not in target.catalog.damaged:
+            why = (
+                f"it was deleted, or its entry in the catalog is lost: then add --topic {each.name}"
+            )
+            wanted.append(_Wanted(each, why_not=why))
         else:
-            yield _Wanted(each, is_new=True)
+            wanted.append(_Wanted(each, is_new=True))
+    return wanted
 
 
 def _made_up(bucket: Bucket, topic_id: str) -> Topic:

@@ -11,10 +11,9 @@ from memq.bigqueue import BigArray
 from memq.broker.access_control import FILE, write_document
 from memq.broker.catalog import Catalog
 from memq.broker.restore import Readable, TopicPlan
-from memq.core.decoding import UNDECODABLE
 from memq.core.notification import decode_notification
 from memq.core.queue import Publication, QueueEntry
-from memq.errors import ConfigError, CorruptDataError, QueueError
+from memq.errors import CorruptDataError, QueueError
 from memq.queue.embedded.folders import TopicFile, TopicFolders
 from memq.queue.embedded.read_partition import (
     GAP,
@@ -27,7 +26,7 @@ from memq.queue.embedded.read_partition import (
 from memq.runtime.files import explain, lock_exclusively, make_folders, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
 
     from memq.core.access.document import AccessDocument
@@ -40,20 +39,55 @@ RECOVERED = "recovered"
 AT_ONCE = 1_000  # entries that are flushed together
 
 
-class DataDirectory:
-    """A data directory of a broker that is stopped; see `memq.broker.restore.Target`.
+class LocalCatalog:
+    """The files of topics, users and rules in a data directory.
+
+    Args:
+        directory: the data directory; made where there is none.
+
+    Attributes:
+        damaged: topics whose file cannot be read, with the reason.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._access = directory / FILE
+        self._catalog = Catalog(directory / "topics")
+        self.damaged: Collection[str] = self._catalog.damaged
+
+    async def topics(self) -> list[Topic]:
+        """Topics that there are; those whose file is damaged are not among them."""
+        return [self._catalog.get(name) for name in self._catalog.names()]
+
+    async def deleted(self) -> set[str]:
+        """Ids of topics that are to be removed."""
+        return {topic.topic_id for topic in self._catalog.doomed()}
+
+    async def save_topic(self, topic: Topic) -> None:
+        """Put a topic into the catalog."""
+        self._catalog.save(topic)
+
+    async def save_access(self, document: AccessDocument) -> None:
+        """Put users and rules back, if there is no file of them."""
+        if not self._access.exists():
+            write_document(self._access, document)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class LocalQueue:
+    """An embedded queue whose broker is stopped.
 
     Args:
         directory: the data directory; made where there is none.
         runtime: clocks.
-        execute: whether to take back what an attempt before this one has set aside.
 
     Raises:
         LockedError: a broker uses it.
         QueueError: the file system refused.
     """
 
-    def __init__(self, directory: Path, runtime: Runtime, *, execute: bool) -> None:
+    def __init__(self, directory: Path, runtime: Runtime) -> None:
         self._directory = directory
         self._runtime = runtime
         try:
@@ -61,53 +95,31 @@ class DataDirectory:
         except OSError as exc:
             raise QueueError(f"cannot make {directory / 'queue'}: {explain(exc)}") from exc
         self._lock = lock_exclusively(directory / "queue" / "lock")
-        self._catalog = Catalog(directory / "topics")
         self._folders = TopicFolders(directory / "queue")
         self._in_queue = self._folders.load()
-        if execute:
-            self._take_back()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of the directory."""
         os.close(self._lock)
 
-    def topics(self) -> list[Topic]:
-        """Topics that the catalog has; those whose file is damaged are not among them."""
-        return [self._catalog.get(name) for name in self._catalog.names()]
+    async def readable(self, topic: Topic) -> Readable | str:
+        """Read what the queue has of a topic, or what an attempt before this has set aside."""
+        name, folders = topic.queue_topic, self._folders
+        file = self._in_queue.get(name)
+        if file is None and (aside := self._aside(name)):
+            folders = aside[-1]
+            file = folders.load()[name]
+        if isinstance(file, CorruptDataError):
+            return str(file)
+        if file is None:
+            return f"the queue has no {name}"
+        found = _read(name, file, folders)
+        if folders is self._folders or isinstance(found, str):
+            return found
+        # Of what stands in its place nothing was shown: it lacks everything.
+        return found._replace(incomplete=True)
 
-    def deleted(self) -> set[str]:
-        """Ids of topics that are to be removed."""
-        return {topic.topic_id for topic in self._catalog.doomed()}
-
-    def readable(self, topic: Topic) -> Readable | str:
-        """Read what the queue has of a topic, or what was set aside of it."""
-        file = self._in_queue.get(topic.queue_topic)
-        if file is not None and not isinstance(file, CorruptDataError):
-            return self._read(self._folders, topic, file)
-        return str(file) if file is not None else f"the queue has no {topic.queue_topic}"
-
-    def _read(self, folders: TopicFolders, topic: Topic, file: TopicFile) -> Readable | str:
-        found = Readable([], [], [], [], {})
-        try:
-            for number in range(file.partitions):
-                path = folders.partition(topic.queue_topic, number)
-                least = folders.committed_end(topic.queue_topic, number)
-                with BigArray(path, create=False, sync="batch", least_end=least) as array:
-                    entries, lost = _entries(array)
-                    found.starts.append(array.start)
-                    found.ends.append(array.end)
-                found.entries.append(entries)
-                found.lost.append(lost)
-        except CorruptDataError as exc:
-            return str(exc)
-        for group in folders.groups(topic.queue_topic):
-            try:
-                found.groups[group] = folders.offsets(topic.queue_topic, group)
-            except CorruptDataError:
-                continue  # its backup is as good as anything
-        return found
-
-    def restore(self, plan: TopicPlan, progress: Callable[[str, int], None]) -> None:
+    async def restore(self, plan: TopicPlan, progress: Callable[[str, int], None]) -> None:
         """Make the topic hold what is planned; what was there is set aside."""
         name = plan.topic.queue_topic
         file = TopicFile(
@@ -126,45 +138,46 @@ class DataDirectory:
         self._set_aside(name)
         self._folders.show(name)
 
-    def save_topic(self, topic: Topic) -> None:
-        """Put a topic into the catalog."""
-        self._catalog.save(topic)
-
-    def save_access(self, document: AccessDocument) -> bool:
-        """Put users and rules back, if there is no file of them."""
-        path = self._directory / FILE
-        if path.exists():
-            return False
-        write_document(path, document)
-        return True
-
-    def save_times(self, times: SavedTimes) -> None:
+    async def save_times(self, times: SavedTimes) -> None:
         """See to it that time goes on from there, if it is not further already."""
         now = self._folders.times()
         self._folders.store_times(type(times)(*map(max, zip(now, times, strict=True))))
 
+    def _aside(self, queue_topic: str) -> list[TopicFolders]:
+        """List what was set aside of a topic, oldest first."""
+        found = (self._directory / RECOVERED).glob(f"*/topics/{queue_topic}")
+        paths = sorted((path.parents[1] for path in found), key=lambda path: int(path.name))
+        return [TopicFolders(path) for path in paths]
+
     def _set_aside(self, queue_topic: str) -> None:
         """Put what is left of a topic into `recovered/`."""
         source = self._directory / "queue" / "topics" / queue_topic
-        if not source.exists():
-            return
-        aside = self._directory / RECOVERED
-        numbers = [int(path.suffix[1:]) for path in aside.glob(f"{queue_topic}.*")]
-        _move(source, aside / f"{queue_topic}.{max(numbers, default=0) + 1}")
-
-    def _take_back(self) -> None:
-        """Take back what was set aside of a topic when nothing was shown in its place."""
-        names = {topic.queue_topic for topic in self.topics()}
-        for path in sorted((self._directory / RECOVERED).glob("*.*"), key=_number):
-            name = path.name.rpartition(".")[0]
-            if name in names - self._in_queue.keys():
-                _move(path, self._directory / "queue" / "topics" / name)
-                self._in_queue = self._folders.load()
+        if source.exists():
+            number = str(len(self._aside(queue_topic)) + 1)
+            _move(source, self._directory / RECOVERED / number / "topics" / queue_topic)
 
 
-def _number(path: Path) -> int:
-    """Number of what was set aside, so that the last of each topic comes first."""
-    return -int(path.suffix[1:])
+def _read(topic: str, file: TopicFile, folders: TopicFolders) -> Readable | str:
+    """Read all that can be read of a topic of a queue, or say why that is nothing."""
+    found = Readable([], [], [], [], {})
+    try:
+        for number in range(file.partitions):
+            path = folders.partition(topic, number)
+            least = folders.committed_end(topic, number)
+            with BigArray(path, create=False, sync="batch", least_end=least) as array:
+                entries, lost = _entries(array)
+                found.starts.append(array.start)
+                found.ends.append(array.end)
+            found.entries.append(entries)
+            found.lost.append(lost)
+    except CorruptDataError as exc:
+        return str(exc)
+    for group in folders.groups(topic):
+        try:
+            found.groups[group] = folders.offsets(topic, group)
+        except CorruptDataError:
+            continue  # its backup is as good as anything
+    return found
 
 
 def _move(source: Path, target: Path) -> None:

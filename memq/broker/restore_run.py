@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memq.broker.restore import Bucket, RestoreOutcome, restore
-from memq.broker.restore_local import DataDirectory
+from memq.broker.restore import (
+    Bucket,
+    CatalogTarget,
+    QueueTarget,
+    RestoreOutcome,
+    Target,
+    restore,
+)
+from memq.broker.restore_cluster import open_shared_catalog, open_shared_queue
+from memq.broker.restore_local import LocalCatalog, LocalQueue
 from memq.queue import is_embedded
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.open import open_storage
@@ -41,13 +50,38 @@ def run(
         MemqError: as `restore`.
     """
     directory = Path(config.data_dir).absolute()
-    with ExitStack() as opened:
-        uri = config.storage or (directory / "objects").as_uri()
+    return asyncio.run(_run(config, directory, topic, progress, runtime, execute=execute))
+
+
+async def _run(
+    config: BrokerConfig,
+    directory: Path,
+    topic: str | None,
+    progress: Callable[[str, int], None],
+    runtime: Runtime,
+    *,
+    execute: bool,
+) -> list[RestoreOutcome]:
+    uri = config.storage or (directory / "objects").as_uri()
+    async with AsyncExitStack() as opened:
+        catalog = await _catalog(config, directory, runtime)
+        opened.push_async_callback(catalog.close)
+        queue = await _queue(config, directory, runtime)
+        opened.push_async_callback(queue.close)
+        target = Target(catalog, queue)
         storage = open_storage(uri, config.storage_options, runtime)
         opened.callback(storage.close)
-        if not is_embedded(config.queue):
-            raise NotImplementedError
-        target = DataDirectory(directory, runtime, execute=execute)
-        opened.callback(target.close)
-        bucket = Bucket(storage, config.cluster_id, progress)
-        return restore(bucket, target, topic=topic, execute=execute, progress=progress)
+        bucket = await asyncio.to_thread(Bucket, storage, config.cluster_id, progress)
+        return await restore(bucket, target, topic=topic, execute=execute, progress=progress)
+
+
+async def _catalog(config: BrokerConfig, directory: Path, runtime: Runtime) -> CatalogTarget:
+    if not config.zookeeper:
+        return LocalCatalog(directory)
+    return await open_shared_catalog(config, runtime)
+
+
+async def _queue(config: BrokerConfig, directory: Path, runtime: Runtime) -> QueueTarget:
+    if is_embedded(config.queue):
+        return LocalQueue(directory, runtime)
+    return await open_shared_queue(config, runtime)

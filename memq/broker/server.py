@@ -21,7 +21,7 @@ from memq.broker.access_control import AccessControl, FileStore
 from memq.broker.access_handlers import AccessHandlers
 from memq.broker.access_log import AccessLog
 from memq.broker.admin import AdminServer
-from memq.broker.backup import Backups
+from memq.broker.backup import Backups, check_not_lost
 from memq.broker.catalog import Catalog
 from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.connection import Connections, raise_file_limit
@@ -152,7 +152,7 @@ class Broker:
         if queue is None:
             folder = self._directory / "queue"
             folders.append(folder if is_embedded(self.config.queue) else self._directory)
-            queue = self._queue = await self._open_queue(folder, objects)
+            queue = self._queue = await self._open_queue(folder)
         if storage is None:
             loop = asyncio.get_running_loop()
             storage = await loop.run_in_executor(None, self._open_storage)
@@ -281,10 +281,10 @@ class Broker:
         """The port of the admin HTTP."""
         return self.admin.port
 
-    async def _open_queue(self, folder: Path, objects: Path | None) -> NotificationQueue:
+    async def _open_queue(self, folder: Path) -> NotificationQueue:
         config = self.config
         if is_embedded(config.queue):
-            check_nothing_missing(self._directory, objects)
+            check_nothing_missing(self._directory)
             opening = partial(
                 EmbeddedQueue,
                 folder,
@@ -309,6 +309,8 @@ class Broker:
 
     async def _begin_alone(self, objects: Path | None) -> None:
         """Take over all topics of the data directory."""
+        if isinstance(self.topics, OwnTopics) and self.topics.is_empty():
+            await check_not_lost(self.context, f"{self._directory / 'topics'}")
         await self.topics.start()
         if objects is not None and AUDIT_TOPIC in self.topics.names():
             lineage = self.topics.get(AUDIT_TOPIC).topic.topic_id  # made with the directory

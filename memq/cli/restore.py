@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -37,14 +37,7 @@ EVERY = 1_000  # counts between two lines of progress
 @option("--execute", is_flag=True, help="Do it; without it only what would be done is shown.")
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_")
 @output_option
-def restore(
-    given: dict[str, str],
-    config: Path | None,
-    source: str,
-    topic: str | None,
-    execute: bool,
-    output: str,
-) -> None:
+def restore(given: dict[str, str], config: Path | None, output: str, **chosen: Any) -> None:
     """Restore queue, topics, groups, users from the bucket.
 
     All brokers must be stopped. What was backed up comes back at its old offsets. Batches that were
@@ -54,9 +47,10 @@ def restore(
     from memq.broker.restore_run import run  # noqa: PLC0415 - loads Arrow
 
     options = ({} if config is None else load_file(config)) | given
-    if source:
-        options["storage"] = source
-    outcomes = run(BrokerConfig.create(options), topic=topic, execute=execute, progress=_progress)
+    if chosen["source"]:
+        options["storage"] = chosen["source"]
+    broker, execute = BrokerConfig.create(options), chosen["execute"]
+    outcomes = run(broker, topic=chosen["topic"], execute=execute, progress=_progress)
     columns = ["topic", "action", *COUNTS, "reason"]
     show_rows([asdict(each) for each in outcomes], columns, output)
     _advise(outcomes, execute)
@@ -73,7 +67,8 @@ def _advise(outcomes: list[RestoreOutcome], execute: bool) -> None:
     if not restored:
         notice("nothing is lost")
     elif not execute:
-        notice(f"{counted(len(restored), 'topic')} would be restored; nothing has changed. Add --execute")
+        what = counted(len(restored), "topic")
+        notice(f"{what} would be restored; nothing has changed. Add --execute")
     else:
         notice(f"{counted(len(restored), 'topic')} restored: start the brokers")
 

@@ -354,6 +354,16 @@ class InMemoryClient:
         await self.request()
         self._kafka.truncate(place, offset)
 
+    async def append(self, place: Place, records: Sequence[NewRecord]) -> None:
+        """Write records after those that are there, at neighbouring offsets."""
+        await self.request()
+        log = self._kafka.partition(place)
+        written = _Transaction(committed=True)
+        for each in records:
+            record = KafkaRecord(log.end, each.timestamp_ms, each.value, each.key, each.running_ms)
+            log.records.append((record, written))
+            log.end += 1
+
     async def transactions(self, transactional_id: str) -> InMemoryTransactions:
         """A producer, the only one of its id from now on."""
         await self.request()

@@ -310,7 +310,7 @@ def _crc_of(times: SavedTimes) -> int:
 
 def _load(folder: Path) -> TopicFile | CorruptDataError:
     path = folder / "topic.json"
-    way_out = "restore it from a copy, or run `memq recover DATA_DIR`"
+    way_out = "restore it from a copy, or run `memq restore`"
     try:
         file = msgspec.json.decode(path.read_bytes(), type=TopicFile)
     except (*UNDECODABLE, OSError) as exc:

@@ -8,8 +8,8 @@ entry that a power cut could take back, and no offset ever names two things. Whe
 array takes no more; the items of that flush are erased, and the next append, or a fence, opens the
 array again, which decides what it holds.
 
-Offsets without an entry, which `memq restore` leaves, are items that have no notification (`GAP`). A gap
-at the end is not seen until an entry follows it.
+Offsets without an entry, which `memq restore` leaves, are items without a notification (`GAP`). A
+gap at the end is not seen until an entry follows it.
 
 An offset that was handed out is never used again. Where the array has lost entries that had been
 published, their offsets stay theirs: reading them is a `CorruptDataError` that names them and how
@@ -60,17 +60,13 @@ def payload_of(item: bytes) -> bytes:
     return item[_TIMES.size :]
 
 
-def make_partition(
-    path: Path, *, page_bytes: int, index_page_items: int, first: int = 0
-) -> None:
+def make_partition(path: Path, *, page_bytes: int, index_page_items: int, first: int = 0) -> None:
     """Make an empty partition from an offset on, so that one that is missing is not taken for one.
 
     Raises:
         QueueError: the file system refused.
     """
-    BigArray(
-        path, page_bytes=page_bytes, index_page_items=index_page_items, first=first
-    ).close()
+    BigArray(path, page_bytes=page_bytes, index_page_items=index_page_items, first=first).close()
 
 
 class Partition:
@@ -231,7 +227,7 @@ class Partition:
         more = " or more" if sound == last + 1 < self.end else ""
         names = f"{offsets_in_words(offset, sound)}{more} of {self._topic!r}/{self._number}"
         return CorruptDataError(
-            f"{names} damaged: {cause}. Stop the broker and run `memq recover DATA_DIR`, or go on "
+            f"{names} damaged: {cause}. Stop the broker and run `memq restore`, or go on "
             f"at offset {sound}"
         )
 
@@ -313,7 +309,7 @@ class Partition:
             )
         except CorruptDataError as exc:
             raise CorruptDataError(
-                f"{exc}; restore it from a copy, or stop the broker and run `memq recover DATA_DIR`"
+                f"{exc}; restore it from a copy, or stop the broker and run `memq restore`"
             ) from exc
         lost = array.recovery.items_damaged
         if lost:

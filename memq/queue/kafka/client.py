@@ -92,7 +92,8 @@ class Transactions(Protocol):
         over: it takes nothing more; to go on, the caller makes another one.
     """
 
-    over: bool
+    @property
+    def over(self) -> bool: ...  # noqa: D102 - above
 
     async def commit(self, records: Sequence[NewRecord]) -> list[int]:
         """Write records in one transaction, in order and durably. Returns their offsets.
@@ -157,6 +158,15 @@ class KafkaClient(Protocol):
 
     async def delete_records(self, place: Place, offset: int) -> None:
         """Forget what is before an offset."""
+
+    async def append(self, place: Place, records: Sequence[NewRecord]) -> None:
+        """Write records after those that are there, durably, at neighbouring offsets.
+
+        It is for a partition that nobody else writes to.
+
+        Raises:
+            QueueError: some may be written.
+        """
 
     async def transactions(self, transactional_id: str) -> Transactions:
         """Make a producer, the only one of its id from now on.

@@ -57,6 +57,7 @@ TRANSACTION_MS = 10_000  # after which Kafka ends what a producer that died has 
 BEGIN_S = 60.0  # to be the one producer of an id; ends after the transaction of the one before
 FOLLOW_WAIT_MS = 100  # how long Kafka waits for news before it answers that there are none
 READERS = 2  # consumers that read what was published longer ago
+APPEND_S = 60.0  # for records that are restored
 WAIT_S = 75.0  # for anything that is asked in a thread, with its turn there
 SETTLED_S = 30.0  # for a topic that was made or deleted to be so at every broker of Kafka
 LOOK_AGAIN_S = 0.05
@@ -399,6 +400,22 @@ class ConfluentClient:
 
     # -- publishing -------------------------------------------------------------------------
 
+    async def append(self, place: Place, records: Sequence[NewRecord]) -> None:
+        """Write records after those that are there, durably, at neighbouring offsets."""
+        settings = {name: value for name, value in _PRODUCER.items() if "transaction" not in name}
+        producer: ck.Producer = self._made(ck.Producer, settings)
+        first = (await self.bounds([place]))[0].written
+        offsets = [-1] * len(records)
+
+        def write() -> None:
+            for number, record in enumerate(records):
+                _produce(producer, record, partial(_note, offsets, number))
+            producer.flush(APPEND_S)
+
+        await self._in(self._publishing, f"write to {place}", write)
+        if offsets != [*range(first, first + len(records))]:
+            raise QueueError(f"{place} was not written as a whole from {first} on: try again")
+
     async def transactions(self, transactional_id: str) -> ConfluentTransactions:
         """Make a producer, the only one of its id from now on."""
         settings = _PRODUCER | {"transactional.id": transactional_id}
@@ -540,7 +557,7 @@ class ConfluentTransactions:
         try:
             self._producer.begin_transaction()
             for number, record in enumerate(records):
-                self._produce(record, partial(_note, offsets, number))
+                _produce(self._producer, record, partial(_note, offsets, number))
             self._producer.flush(REQUEST_S)  # nothing is committed by what fails up to here
         except (ck.KafkaException, BufferError) as exc:
             raise self._given_up(exc) from exc
@@ -550,17 +567,6 @@ class ConfluentTransactions:
         if any(each < 0 for each in offsets):  # of what was sent twice Kafka may know no offset
             raise self._uncertain("Kafka has not told the offset of each record")
         return offsets
-
-    def _produce(self, record: NewRecord, noted: Callable[[Any, Any], None]) -> None:
-        self._producer.produce(
-            record.place.topic,
-            record.value,
-            record.key,
-            record.place.partition,
-            on_delivery=noted,
-            timestamp=max(record.timestamp_ms, 1),  # 0 would be the present
-            headers=[(_RUNNING, b"%d" % record.running_ms)] if record.running_ms else None,
-        )
 
     def _end(self) -> None:
         """Commit; asked again while nobody answers, for that may take effect only once."""
@@ -602,6 +608,18 @@ class ConfluentTransactions:
 
 class _AlreadyThereError(QueueError):
     """There is a topic of that name."""
+
+
+def _produce(producer: ck.Producer, record: NewRecord, noted: Callable[[Any, Any], None]) -> None:
+    producer.produce(
+        record.place.topic,
+        record.value,
+        record.key,
+        record.place.partition,
+        on_delivery=noted,
+        timestamp=max(record.timestamp_ms, 1),  # 0 would be the present
+        headers=[(_RUNNING, b"%d" % record.running_ms)] if record.running_ms else None,
+    )
 
 
 def _note(offsets: list[int], number: int, error: Any, message: Any) -> None:

@@ -62,6 +62,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections import OrderedDict
 from typing import TYPE_CHECKING
@@ -101,7 +102,14 @@ from memq.queue.kafka.followed import (
     pages,
 )
 from memq.queue.kafka.publisher import ROUND_RECORDS, Publisher
-from memq.queue.kafka.state import StateTopic, held_record, offset_records, topic_record
+from memq.queue.kafka.restored import RestoredOffsets, records_of
+from memq.queue.kafka.state import (
+    StateTopic,
+    bases_record,
+    held_record,
+    offset_records,
+    topic_record,
+)
 from memq.queue.waiters import Waiters
 from memq.runtime.system import SYSTEM, Runtime
 
@@ -121,6 +129,7 @@ SETTLED_S = 1.0  # how long a look at the end of a partition waits for open tran
 TAIL_RECORDS = 64  # that are looked at for the last entry, first; eight times as many then
 SEARCH_RECORDS = 500  # that a search by time reads at once
 MAX_TAILS = 10_000  # partitions that are followed: those asked about last
+RESTORED_AT_ONCE = 20_000  # records: some 10 MB, in a buffer of 100,000
 CLAIMS_SEEN_S = 0.5  # for which claims are waited for that were written just now
 
 TOPIC_SETTINGS = {
@@ -154,7 +163,7 @@ class KafkaQueue:
         runtime: Runtime = SYSTEM,
         on_failure: OnFailure = log_failure,
     ) -> None:
-        self._client = client
+        client = self._client = RestoredOffsets(client, cluster_id)
         self._cluster_id = cluster_id
         self._broker_id = broker_id
         self._runtime = runtime
@@ -168,6 +177,7 @@ class KafkaQueue:
             runtime=runtime,
         )
         self._state = self._state_topic.state
+        client.bases = self._state.bases
         self._publisher = Publisher(
             client,
             self._state_topic,
@@ -242,6 +252,44 @@ class KafkaQueue:
         if topic not in self._state.topics:
             await self._say([topic_record(topic, partitions)])
             await self._state_topic.see_all()
+
+    async def restore_topic(
+        self,
+        topic: str,
+        entries: Sequence[Sequence[QueueEntry]],
+        starts: Sequence[int],
+        ends: Sequence[int],
+    ) -> None:
+        """Make a topic that has these entries at their offsets, in each read partition.
+
+        What an attempt that failed has left is removed first.
+
+        Args:
+            topic: that the queue does not have.
+            entries: by read partition, by offset.
+            starts: first offset of each read partition.
+            ends: no offset before these is used again.
+
+        Raises:
+            TopicExistsError: the queue has it.
+            QueueError: it is not there, or not as a whole; it is not shown.
+        """
+        self._check_open()
+        await self._state_topic.see_all()
+        name = self._kafka_topic(topic)
+        if topic in self._state.topics and name in await self._client.topics():
+            raise TopicExistsError(
+                f"Kafka has {name}, which lacks what was backed up: delete it in Kafka, and "
+                "restore it again"
+            )
+        await self._client.delete_topic(name)
+        await self._client.create_topic(name, len(starts), TOPIC_SETTINGS)
+        for number, (of_one, start, end) in enumerate(zip(entries, starts, ends, strict=True)):
+            records = records_of(Place(name, number), of_one, start, end)
+            while some := list(itertools.islice(records, RESTORED_AT_ONCE)):
+                await self._client.append(Place(name, number), some)
+        await self._say([bases_record(topic, starts), topic_record(topic, len(starts))])
+        await self._state_topic.see_all()
 
     async def delete_topic(self, topic: str) -> None:
         """Remove a topic with its notifications and group offsets; unknown ones are fine."""

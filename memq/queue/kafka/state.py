@@ -4,6 +4,7 @@ A record's key is a JSON list that begins with its kind, so that it can be read 
 record without a value takes back what its key stood for:
 
     ["topic", TOPIC]                            how many read partitions a topic of the queue has
+    ["bases", TOPIC]                            offsets of what Kafka has at 0, of a restored topic
     ["owner", TOPIC, WRITE_PARTITION, N, OWNER] the Nth claim to a write partition
     ["offset", TOPIC, GROUP, READ_PARTITION]    a group's next offset
     ["held", TOPIC, GROUP]                      what the members of a group may hold
@@ -62,6 +63,7 @@ _Value = TypeVar("_Value")
 _encode = msgspec.json.Encoder().encode
 _decode_key = msgspec.json.Decoder(list[Any]).decode
 _decode_number = msgspec.json.Decoder(int).decode
+_decode_numbers = msgspec.json.Decoder(list[int]).decode
 _decode_held = msgspec.json.Decoder(dict[str, Holding]).decode
 _decode_times = msgspec.json.Decoder(SavedTimes).decode
 
@@ -90,11 +92,13 @@ class KafkaState:
 
     Attributes:
         topics: read partitions of each topic of the queue.
+        bases: of each restored topic: offsets of what Kafka has at 0, by read partition.
         times: how far time has come, by broker.
     """
 
     def __init__(self) -> None:
         self.topics: dict[str, int] = {}
+        self.bases: dict[str, list[int]] = {}
         self.times: dict[str, SavedTimes] = {}
         self._claims: dict[str, dict[int, Claim]] = {}  # of each topic, as are the next
         self._offsets: dict[str, dict[str, dict[int, int]]] = {}
@@ -158,6 +162,8 @@ class KafkaState:
                 yield StateRecord(_encode(["offset", topic, group, partition]), None)
         for group in self._held.get(topic, {}):
             yield StateRecord(_encode(["held", topic, group]), None)
+        if topic in self.bases:
+            yield StateRecord(_encode(["bases", topic]), None)
         yield StateRecord(_encode(["topic", topic]), None)
 
     def next_claim(self, topic: str, write_partition: int, owner: str) -> Iterator[StateRecord]:
@@ -176,6 +182,8 @@ class KafkaState:
                         of_topics.pop(topic, None)
                     return topic
                 self.topics[topic] = _decode_number(value)
+            case ["bases", str(topic)]:
+                _set(self.bases, topic, None if value is None else _decode_numbers(value))
             case ["owner", str(topic), int(write_partition), int(number), str(owner)]:
                 claims = self._claims.setdefault(topic, {})
                 if value is not None and number > claims.get(write_partition, Claim()).number:
@@ -213,6 +221,11 @@ def _set(values: dict[_Key, _Value], key: _Key, value: _Value | None) -> None:
 def topic_record(topic: str, partitions: int) -> StateRecord:
     """Make the record that says that a topic of the queue exists."""
     return StateRecord(_encode(["topic", topic]), _encode(partitions))
+
+
+def bases_record(topic: str, bases: Sequence[int]) -> StateRecord:
+    """Make the record that says which offsets stand at Kafka's 0, by read partition."""
+    return StateRecord(_encode(["bases", topic]), _encode(bases))
 
 
 def offset_records(topic: str, group: str, offsets: Mapping[int, int | None]) -> list[StateRecord]:

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
+from memq.broker.recover import recover
 
 from memq import AsyncConsumer
 from memq.broker.config import BrokerConfig
-from memq.broker.recover import recover
 from memq.broker.server import Broker
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, DataLossError, MemqError, SequenceConflictError
@@ -94,7 +94,7 @@ async def test_a_damaged_topic_costs_only_itself(data, damage, said, caplog):
         with pytest.raises(CorruptDataError, match="not served") as caught:
             await written(b, "t")
         assert said in str(caught.value)
-        assert any(way in str(caught.value) for way in ("`memq recover DATA_DIR`", "Topics lost"))
+        assert any(way in str(caught.value) for way in ("`memq restore`", "Topics lost"))
         async with client(b) as c:
             with pytest.raises(CorruptDataError):
                 await c.create("t")

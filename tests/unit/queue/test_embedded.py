@@ -145,7 +145,7 @@ async def test_a_damaged_entry_does_not_hide_those_before_it(queue, tmp_path):
     assert await payloads(successor) == [b"first"]
     with pytest.raises(
         CorruptDataError,
-        match=r"offsets 1 to 2 of 't'/0 damaged: .*`memq recover DATA_DIR`.* at offset 3",
+        match=r"offsets 1 to 2 of 't'/0 damaged: .*`memq restore`.* at offset 3",
     ):
         await payloads(successor, offset=1)
     await successor.close()
@@ -203,7 +203,7 @@ async def test_what_is_missing_of_a_topic_is_not_empty(queue, tmp_path, place, d
     again = EmbeddedQueue(tmp_path / "queue")
     assert await again.topics() == ["other", "t"]
     for call in (again.fence("t", 0), again.offsets("t", 0), again.create_topic("t", 2)):
-        with pytest.raises(CorruptDataError, match=f"{file} is .*`memq recover DATA_DIR`"):
+        with pytest.raises(CorruptDataError, match=f"{file} is .*`memq restore`"):
             await call
     assert await again.offsets("other", 0) == (0, 0)
     await again.delete_topic("t")
