@@ -112,7 +112,7 @@ def next_ranges(
         MemqError: the brokers failed until the deadline.
     """
     cuts: list[Cut] = []
-    for partition, end in sorted(state.ends.items()):
+    for partition, end in sorted(client.lasting(state.ends).items()):
         start = planned[partition]
         known: list[RangeContents] = []
         for each in (one for one in written if one.partition == partition):
@@ -124,7 +124,7 @@ def next_ranges(
             hole = OffsetRange(partition, start, each.start, state.topic_id)
             known += [*cut_all(client, hole, limits), contents_of(client, each)]
             start = each.end
-        unplanned = OffsetRange(partition, start, end, state.topic_id)
+        unplanned = OffsetRange(partition, start, max(start, end), state.topic_id)
         ranges, tail = cut(unplanned, client.batches([unplanned]), limits)
         cuts.append(Cut(known + ranges, tail))
     return finish(cuts, limits, now_ms, held=held)

@@ -4,7 +4,8 @@ What the objects are, and what they say together, is in `memq.core.backup`. Here
 written, and when they are removed.
 
 A backup that fails costs nobody anything: it is warned of, and the next one has what it lacks.
-Whoever must know how far backups reach asks (`FetchBackup`), and reads no further.
+Whoever keeps offsets elsewhere asks for a backup, and how far it reaches (`FetchBackup`), and goes
+no further.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from memq.errors import (
     DataLossError,
     MemqError,
     ObjectNotFoundError,
+    UnavailableError,
     UnknownTopicError,
 )
 
@@ -68,6 +70,8 @@ class Backups:
         self._said: dict[str, object] = {}  # the last state and catalog, by their prefix
         self._kept: dict[str, deque[str]] = {}  # their keys, oldest first
         self._next_tidy_ms = 0
+        self._lock = asyncio.Lock()
+        self._began_s = -1.0  # the last backup that ended well
 
     def __repr__(self) -> str:
         return f"<Backups [{len(self._reach)} topics]>"
@@ -90,9 +94,20 @@ class Backups:
             except (MemqError, TimeoutError) as exc:
                 log.warning("the last backup was not written: %r", exc)
 
-    def reach(self, queue_topic: str) -> list[int]:
-        """Return one past the last offset that is backed up, by read partition; empty: none."""
-        return self._reach.get(queue_topic, [])
+    async def reach(self, queue_topic: str) -> list[int]:
+        """Back up a topic; return one past the last offset that is backed up, by read partition.
+
+        Raises:
+            UnavailableError: the topic has come here, or gone, just now.
+            MemqError: the storage or the queue failed.
+        """
+        asked_s = self._context.runtime.mono_s()
+        async with self._lock:
+            if self._began_s < asked_s:  # else somebody before this one has waited for it
+                await self._write()
+        if queue_topic not in self._reach:
+            raise UnavailableError(f"{queue_topic} was not backed up here; ask again")
+        return self._reach[queue_topic]
 
     async def write(self) -> None:
         """Back up what has changed.
@@ -100,8 +115,13 @@ class Backups:
         Raises:
             MemqError: the storage or the queue failed; the next backup has all that is missing.
         """
+        async with self._lock:
+            await self._write()
+
+    async def _write(self) -> None:
         if not self._context.leased():
             return
+        began_s = self._context.runtime.mono_s()
         await self._write_catalog()
         coordinated = [each for each in self._topics.hosted() if each.coordinated]
         names = {each.topic.queue_topic for each in coordinated}
@@ -125,6 +145,7 @@ class Backups:
         if known or self._said:
             await self._write_state(known)
         self._reach = {name: [span.end for span in each.spans] for name, each in known.items()}
+        self._began_s = began_s
         await self._tidy()
 
     async def _back_up(self, hosted: HostedTopic, writer: _Writer) -> BackedUp:

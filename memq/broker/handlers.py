@@ -450,8 +450,7 @@ class Handlers:
         topic = await self._coordinated(request)
         if not self._context.config.backup_interval_ms:
             return m.FetchBackupAnswer(ends=None)
-        none = [0] * topic.config.read_partitions
-        return m.FetchBackupAnswer(ends=self._backups.reach(topic.queue_topic) or none)
+        return m.FetchBackupAnswer(ends=await self._backups.reach(topic.queue_topic))
 
     async def _fetch_watermark(self, request: m.FetchWatermark) -> m.WatermarkAnswer:
         hosted = await self._topics.find(request.topic, request.topic_id)

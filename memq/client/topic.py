@@ -203,6 +203,21 @@ class TopicClient:
         answer, _ = await self.read(request, timeout_s=timeout_s)
         return answer.partitions
 
+    async def lasting(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return these ends as far as offsets before them last, whatever is lost.
+
+        `memq restore` gives new offsets to what was not backed up. So who keeps offsets elsewhere
+        goes no further. Brokers back up before they answer, unless they are not to.
+
+        Raises:
+            MemqError: as `ask`.
+        """
+        answer: m.FetchBackupAnswer
+        answer, _ = await self.ask(m.FetchBackup(topic=self.topic))
+        if answer.ends is None:
+            return {**ends}
+        return {partition: min(end, answer.ends[partition]) for partition, end in ends.items()}
+
     async def starts(self) -> dict[int, int]:
         """Look up the first offset that is retained, by partition.
 
@@ -662,6 +677,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
     info = sync(TopicClient.info)
     options_for = sync(TopicClient.options_for)
     offsets = sync(TopicClient.offsets)
+    lasting = sync(TopicClient.lasting)
     starts = sync(TopicClient.starts)
     ranges_between = sync(TopicClient.ranges_between)
     check_retained = sync(TopicClient.check_retained)

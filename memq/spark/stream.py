@@ -212,6 +212,8 @@ class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             retained = each.retained()
             there = positions[name] = each.go_on(before.get(name), retained)
             reach = each.ends(retained, self._target_of(name))
+            if any(end > there[number].next for number, end in reach.items() if number in there):
+                reach = each.topic.lasting(reach)  # a checkpoint keeps it
             ends[name] = {partition: end for partition, end in reach.items() if partition in there}
         return positions, ends
 

@@ -99,7 +99,7 @@ class SimBroker(Broker):
     async def _open_coordination(self):
         return await self._run.cluster.open_session(self._process)
 
-    async def _open_queue(self, folder, objects):
+    async def _open_queue(self, folder):
         run, runtime = self._run, self._process.runtime
         if run.kafka is not None:
             return self._made_faulty(await open_kafka(run, self._process, self.config))

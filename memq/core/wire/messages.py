@@ -408,7 +408,7 @@ class WatermarkAnswer(AnswerStruct, kw_only=True):
 
 
 class FetchBackup(TopicRequest, kw_only=True):
-    """Ask how far a topic is backed up; the broker that keeps its groups answers."""
+    """Have a topic backed up, and ask how far; the broker that keeps its groups answers."""
 
 
 class FetchBackupAnswer(AnswerStruct, kw_only=True):

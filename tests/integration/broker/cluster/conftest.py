@@ -29,7 +29,7 @@ class ModelBroker(Broker):
         self._cluster = cluster
         self.sessions = []
 
-    async def _open_queue(self, folder, objects):
+    async def _open_queue(self, folder):
         config = self.config
         queue = KafkaQueue(
             self._cluster.kafka.client(), cluster_id=config.cluster_id, broker_id=config.broker_id
