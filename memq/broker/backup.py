@@ -270,7 +270,8 @@ class Backups:
         def remove() -> None:
             keys = [each.key for each in storage.list(folder)]
             old = [key for key in keys if backup.running_ms_of(key) < now_ms - kept_ms - DAY_MS]
-            storage.delete(*old)
+            if old:
+                storage.delete(*old)
 
         await self._call(remove)
         self._next_tidy_ms = now_ms + DAY_MS

@@ -224,7 +224,7 @@ def _load(path: Path) -> Topic:
     except (*UNDECODABLE, OSError) as exc:
         raise CorruptDataError(
             f"{path} does not hold a topic ({exc}): restore it from a copy, or stop the broker and "
-            f"run `memq restore --topic {path.stem}`"
+            "run `memq restore`"
         ) from exc
     if path.suffix == ".json" and topic.name != path.stem:
         raise CorruptDataError(f"{path} holds the topic {topic.name!r}: rename it, or move it away")

@@ -77,7 +77,7 @@ class OwnTopics(Topics):
             if name and name not in self._catalog:
                 missing = (
                     f"its file in the catalog is missing, and the queue has {queue_topic!r}. Put "
-                    f"the file back, or stop the broker and run `memq restore --topic {name}`"
+                    "the file back, or stop the broker and run `memq restore`"
                 )
                 self._not_served(name, CorruptDataError(missing))
         taken = {*self._catalog.names(), *self._damaged}

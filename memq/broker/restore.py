@@ -58,7 +58,7 @@ from memq.errors import CorruptDataError, DataLossError, ObjectNotFoundError
 from memq.storage.keys import BatchKey, parse_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from memq.core.access.document import AccessDocument
     from memq.core.backup import BackedUp
@@ -115,16 +115,10 @@ class TopicPlan(NamedTuple):
 
 
 class CatalogTarget(Protocol):
-    """Where topics, users and rules are restored to. Nobody else uses it.
-
-    Attributes:
-        damaged: names of topics whose entry cannot be read.
-    """
-
-    damaged: Collection[str]
+    """Where topics, users and rules are restored to. Nobody else uses it."""
 
     async def topics(self) -> list[Topic]:
-        """Topics that it has."""
+        """Topics that it has; those whose entry cannot be read are not among them."""
 
     async def deleted(self) -> set[str]:
         """Ids of topics that are to be removed."""
@@ -548,68 +542,40 @@ async def restore(
         await target.queue.save_times(bucket.times())
         if topic is None and bucket.catalog is not None:
             await target.catalog.save_access(bucket.catalog.access)
-    outcomes = [
-        await _restore(each, bucket, target, progress, execute=execute)
-        for each in await _wanted(bucket, target, topic)
-    ]
+    outcomes: list[RestoreOutcome] = []
+    for wanted, is_new in await _wanted(bucket, target, topic):
+        outcome = RestoreOutcome(wanted.name, wanted.topic_id)
+        readable = await target.queue.readable(wanted)
+        plan = plan_topic(wanted, bucket, readable, outcome)
+        if is_new:
+            outcome.action, outcome.reason = "restore", "the catalog does not have it"
+        if execute and plan is not None:
+            await target.queue.restore(plan, progress)
+        if execute and is_new:
+            await target.catalog.save_topic(wanted)
+        outcomes.append(outcome)
     if topic is not None and not outcomes:
         raise DataLossError(f"neither catalog nor backups know a topic {topic!r}")
     return outcomes
 
 
-async def _restore(
-    wanted: _Wanted,
-    bucket: Bucket,
-    target: Target,
-    progress: Callable[[str, int], None],
-    *,
-    execute: bool,
-) -> RestoreOutcome:
-    """Restore a topic, if that is wanted; raises as `restore`."""
-    outcome = RestoreOutcome(wanted.topic.name, wanted.topic.topic_id, reason=wanted.why_not)
-    if not wanted.why_not:
-        readable = await target.queue.readable(wanted.topic)
-        plan = plan_topic(wanted.topic, bucket, readable, outcome)
-        if wanted.is_new:
-            outcome.action, outcome.reason = "restore", "the catalog does not have it"
-        if execute:
-            if plan is not None:
-                await target.queue.restore(plan, progress)
-            if wanted.is_new:
-                await target.catalog.save_topic(wanted.topic)
-    return outcome
-
-
-class _Wanted(NamedTuple):
-    topic: Topic
-    is_new: bool = False
-    why_not: str = ""
-
-
-async def _wanted(bucket: Bucket, target: Target, name: str | None) -> list[_Wanted]:
-    """List the topics that there are to be; the catalog knows better than a backup."""
+async def _wanted(bucket: Bucket, target: Target, name: str | None) -> list[tuple[Topic, bool]]:
+    """List the topics that there are to be, and whether the catalog lacks them."""
     live = {each.name: each for each in await target.catalog.topics()}
     backed_up = {each.name: each for each in bucket.catalog.topics} if bucket.catalog else {}
     gone = await target.catalog.deleted()
-    wanted = [_Wanted(each) for each in live.values() if name in (None, each.name)]
-    ids = {each.topic_id for each in (*live.values(), *backed_up.values())} | gone
+    ids = {each.topic_id for each in (*live.values(), *backed_up.values())}
     since_ms = bucket.catalog.running_ms if bucket.catalog else -1
-    younger = [
-        _made_up(bucket, topic_id)
+    younger = {
+        bucket.names[topic_id]: _made_up(bucket, topic_id)
         for topic_id, objects in bucket.objects.items()
         if topic_id not in ids and parsed_key(objects[0]).running_ms > since_ms
-    ]  # others were deleted before the last backup
-    for each in [*backed_up.values(), *younger]:
-        if each.name in live or each.topic_id in gone or name not in (None, each.name):
-            continue
-        if live and name is None and each.name not in target.catalog.damaged:
-            why = (
-                f"it was deleted, or its entry in the catalog is lost: then add --topic {each.name}"
-            )
-            wanted.append(_Wanted(each, why_not=why))
-        else:
-            wanted.append(_Wanted(each, is_new=True))
-    return wanted
+    }  # others were deleted before the last backup
+    return [
+        (topic, each not in live)
+        for each, topic in (younger | backed_up | live).items()
+        if name in (None, each) and (each in live or topic.topic_id not in gone)
+    ]
 
 
 def _made_up(bucket: Bucket, topic_id: str) -> Topic:

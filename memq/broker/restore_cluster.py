@@ -16,7 +16,7 @@ from memq.zookeeper.options import ZooKeeperOptions
 from memq.zookeeper.shared_access import change_document
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable
 
     from memq.broker.config import BrokerConfig
     from memq.broker.restore import TopicPlan
@@ -74,14 +74,10 @@ class SharedTopics:
 
     Args:
         session: with it.
-
-    Attributes:
-        damaged: none: what cannot be read raises an error.
     """
 
     def __init__(self, session: Coordination) -> None:
         self._session = session
-        self.damaged: Collection[str] = ()
 
     async def close(self) -> None:
         """End the session."""

@@ -26,7 +26,7 @@ from memq.queue.embedded.read_partition import (
 from memq.runtime.files import explain, lock_exclusively, make_folders, sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from memq.core.access.document import AccessDocument
@@ -44,15 +44,11 @@ class LocalCatalog:
 
     Args:
         directory: the data directory; made where there is none.
-
-    Attributes:
-        damaged: topics whose file cannot be read, with the reason.
     """
 
     def __init__(self, directory: Path) -> None:
         self._access = directory / FILE
         self._catalog = Catalog(directory / "topics")
-        self.damaged: Collection[str] = self._catalog.damaged
 
     async def topics(self) -> list[Topic]:
         """Topics that there are; those whose file is damaged are not among them."""
@@ -125,7 +121,7 @@ class LocalQueue:
         file = TopicFile(
             partitions=len(plan.starts), page_bytes=PAGE_BYTES, index_page_items=INDEX_PAGE_ITEMS
         )
-        folder = self._folders.make(name, file, plan.starts, plan.groups)
+        folder = self._folders.make(name, file, plan.starts, plan.groups, beside=True)
         for number, entries in enumerate(plan.entries):
             partition = Partition(name, number, folder / str(number), clock_s=self._runtime.mono_s)
             with closing(partition):

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from memq.broker.config import BrokerConfig
 
 
-def run(
+async def restore_cluster(
     config: BrokerConfig,
     *,
-    topic: str | None,
+    topic: str | None = None,
     execute: bool,
-    progress: Callable[[str, int], None],
+    progress: Callable[[str, int], None] = lambda _what, _count: None,
     runtime: Runtime = SYSTEM,
 ) -> list[RestoreOutcome]:
     """Restore what a configuration names, as `memq.broker.restore.restore` does.
@@ -49,19 +49,7 @@ def run(
         LockedError: a broker runs.
         MemqError: as `restore`.
     """
-    directory = Path(config.data_dir).absolute()
-    return asyncio.run(_run(config, directory, topic, progress, runtime, execute=execute))
-
-
-async def _run(
-    config: BrokerConfig,
-    directory: Path,
-    topic: str | None,
-    progress: Callable[[str, int], None],
-    runtime: Runtime,
-    *,
-    execute: bool,
-) -> list[RestoreOutcome]:
+    directory = Path(config.data_dir).absolute()  # noqa: ASYNC240 - it asks for no file
     uri = config.storage or (directory / "objects").as_uri()
     async with AsyncExitStack() as opened:
         catalog = await _catalog(config, directory, runtime)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -44,13 +45,15 @@ def restore(given: dict[str, str], config: Path | None, output: str, **chosen: A
     published after the last backup get new ones, which groups read again. What is not lost is left
     as it is. Nothing that cannot be read is ever removed.
     """
-    from memq.broker.restore_run import run  # noqa: PLC0415 - loads Arrow
+    from memq.broker.restore_run import restore_cluster  # noqa: PLC0415 - loads Arrow
 
     options = ({} if config is None else load_file(config)) | given
     if chosen["source"]:
         options["storage"] = chosen["source"]
     broker, execute = BrokerConfig.create(options), chosen["execute"]
-    outcomes = run(broker, topic=chosen["topic"], execute=execute, progress=_progress)
+    outcomes = asyncio.run(
+        restore_cluster(broker, topic=chosen["topic"], execute=execute, progress=_progress)
+    )
     columns = ["topic", "action", *COUNTS, "reason"]
     show_rows([asdict(each) for each in outcomes], columns, output)
     _advise(outcomes, execute)

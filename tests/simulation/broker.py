@@ -103,7 +103,7 @@ class SimBroker(Broker):
         run, runtime = self._run, self._process.runtime
         if run.kafka is not None:
             return self._made_faulty(await open_kafka(run, self._process, self.config))
-        check_nothing_missing(self._directory, objects)
+        check_nothing_missing(self._directory)
         queue = await asyncio.get_running_loop().run_in_executor(
             None,
             partial(

@@ -119,6 +119,8 @@ class TopicFolders:
         file: TopicFile,
         firsts: Sequence[int] = (),
         groups: Mapping[str, Mapping[int, int]] = MappingProxyType({}),
+        *,
+        beside: bool = False,
     ) -> Path:
         """Make a topic with empty partitions, durably, which is not there before `show`.
 
@@ -129,6 +131,7 @@ class TopicFolders:
             file: its sizes.
             firsts: the first offset of each partition; without, they begin at 0.
             groups: offsets of groups.
+            beside: leave a topic that is there as it is, until it is moved away before `show`.
 
         Returns:
             Its folder until then, with one for each partition.
@@ -138,7 +141,10 @@ class TopicFolders:
         """
         new = self._moving / topic
         with translated("create topic", self._topics / topic):
-            self.remove(topic)  # what an attempt that failed has left
+            if not beside:
+                self.remove(topic)  # what an attempt that failed has left
+            elif new.exists():
+                shutil.rmtree(new)
             for name in ("groups", "members"):
                 (new / name).mkdir(parents=True)
             for number in range(file.partitions):

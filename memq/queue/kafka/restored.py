@@ -107,7 +107,8 @@ class RestoredOffsets:
 
     async def transactions(self, transactional_id: str) -> Transactions:
         """Make a producer, the only one of its id from now on."""
-        return _MovedTransactions(self, await self._client.transactions(transactional_id))
+        made = await self._client.transactions(transactional_id)
+        return _MovedTransactions(self, made) if self.bases else made
 
 
 class _MovedReader:

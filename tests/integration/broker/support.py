@@ -93,7 +93,12 @@ async def broker(
     tmp_path, *, storage=None, queue=None, runtime=SYSTEM, **options
 ) -> AsyncIterator[Broker]:
     """A started broker; it is stopped at the end."""
-    options = {"data_dir": str(tmp_path), "port": 0, "admin_port": 0} | options
+    options = {
+        "data_dir": str(tmp_path),
+        "port": 0,
+        "admin_port": 0,
+        "backup_interval": "0s",  # the storage is to have what a test puts there
+    } | options
     running = Broker(
         BrokerConfig.create(options),
         storage=storage or InMemoryStorage(),

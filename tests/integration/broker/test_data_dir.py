@@ -7,14 +7,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
-from memq.broker.recover import recover
 
 from memq import AsyncConsumer
 from memq.broker.config import BrokerConfig
+from memq.broker.restore_run import restore_cluster
 from memq.broker.server import Broker
 from memq.core.wire import messages as m
 from memq.errors import CorruptDataError, DataLossError, MemqError, SequenceConflictError
-from memq.runtime.system import SYSTEM
 from memq.testing.broker import BrokerProcess
 from tests.integration.broker.support import client
 
@@ -29,6 +28,12 @@ async def on_files(directory, **options):
         yield running
     finally:
         await running.stop()
+
+
+async def restored(directory, **options):
+    """Restore a data directory; outcomes by topic."""
+    config = BrokerConfig.create({"data_dir": str(directory)} | options)
+    return {each.topic: each for each in await restore_cluster(config, execute=True)}
 
 
 @pytest.fixture
@@ -59,12 +64,12 @@ async def test_storage_may_be_elsewhere(tmp_path, caplog):
     assert not (tmp_path / "data" / "objects").exists()
     (queue_topic,) = (each for each in topic_folder(tmp_path / "data").parent.glob("t.*"))
     shutil.rmtree(queue_topic)
-    run = partial(recover, tmp_path / "data", topic="t", runtime=SYSTEM, progress=lambda *_: None)
-    with pytest.raises(DataLossError, match="objects is missing or empty"):
-        run(execute=False)
-    assert run(storage=storage, execute=True)[0].published == 1
+    run = partial(restored, tmp_path / "data")
+    with pytest.raises(DataLossError, match="neither Batches nor backups of this cluster"):
+        await run()
+    assert (await run(storage=storage))["t"].exact == 1
     (tmp_path / "data/queue").rename(tmp_path / "unmounted")
-    with pytest.raises(DataLossError, match=f"`memq recover {tmp_path}/data --storage {storage}`"):
+    with pytest.raises(DataLossError, match=r"queue is missing or empty, but .*`memq restore`"):
         async with on_files(tmp_path / "data", storage=storage):
             raise AssertionError("started")
     (tmp_path / "unmounted").rename(tmp_path / "data/queue")
@@ -169,7 +174,8 @@ async def test_a_copy_does_not_share_the_objects_of_a_running_broker(data):
     async with on_files(data):
         with pytest.raises(MemqError, match="on a copy of this data directory, uses"):
             await asyncio.to_thread(BrokerProcess, copy)
-        async with on_files(f"{data}-stranger", storage=(data / "objects").as_uri()):
+        storage = (data / "objects").as_uri()
+        async with on_files(f"{data}-stranger", storage=storage, cluster_id="stranger"):
             pass
     async with on_files(copy) as b:
         assert await written(b, "t") == 1

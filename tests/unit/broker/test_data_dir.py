@@ -64,9 +64,9 @@ def test_what_is_missing_is_told_by_what_is_there(tmp_path, topics, queue, missi
             (tmp_path / folder).mkdir(parents=True, exist_ok=True)
     if missing:
         with pytest.raises(DataLossError, match=f"/{missing} is missing or empty"):
-            check_nothing_missing(tmp_path, None)
+            check_nothing_missing(tmp_path)
     else:
-        check_nothing_missing(tmp_path, None)
+        check_nothing_missing(tmp_path)
 
 
 def test_objects_are_locked_against_copies_alone(tmp_path):

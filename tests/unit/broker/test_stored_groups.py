@@ -76,7 +76,7 @@ class Broker:
             raise NotHostedError(f"the groups of {name!r} are not here")
         if topic_id not in ("", self.mine[name]):
             raise TopicRecreatedError(f"topic {name!r} was recreated")
-        return SimpleNamespace(topic=TOPIC)
+        return SimpleNamespace(topic=TOPIC, group_changes=0)
 
     def beat(self):
         """A heartbeat; what it grants is not stored yet."""

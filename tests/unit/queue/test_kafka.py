@@ -140,14 +140,15 @@ async def test_a_fence_that_fails_anywhere_changes_no_owner(process, queue, kafk
     """Whichever of its requests Kafka refuses, what was owned is owned, and nothing more."""
     wanted = range(2, 20)
     other = await process("other")
-    request, left, failures = queue._client.request, [], 0
+    client = queue._client._client
+    request, left, failures = client.request, [], 0
 
     async def refused_once():
         if left and left.pop() == "refused":
             raise QueueError("refused")
         await request()
 
-    queue._client.request = refused_once
+    client.request = refused_once
     for number in wanted:
         await other.fence("t", number)
         left[:] = ["refused", *["fine"] * (number - wanted.start)]
