@@ -110,7 +110,7 @@ async def test_a_topic_that_is_recreated_during_a_scan_keeps_its_objects(tmp_pat
     """Neither what the earlier one left is called an orphan, nor what the later one has."""
     storage = InMemoryStorage()
     async with broker(tmp_path, storage=storage) as b, client(b) as c:
-        put_orphan(storage, await c.create(**SHORT))
+        orphan = put_orphan(storage, await c.create(**SHORT))
         await c.write(0)
         earlier, listing = b.topics.get("t"), storage.list
         loop, later_id = asyncio.get_running_loop(), ""
@@ -122,17 +122,18 @@ async def test_a_topic_that_is_recreated_during_a_scan_keeps_its_objects(tmp_pat
             await c.write(0)
 
         def listed(*prefixes):
-            storage.list = listing
+            storage.list, before = listing, list(listing(*prefixes))
             asyncio.run_coroutine_threadsafe(recreate(), loop).result(30)
-            return listing(*prefixes)
+            return iter([*before, *listing(*prefixes)])  # meanwhile, both can be seen
 
         storage.list = listed
         real = b.context.now
         b.context.now = lambda: real()._replace(mono_ms=real().mono_ms + 3_600_000)
         assert await scan_orphans([earlier], b.context) == []
         assert "no notification names" not in caplog.text
+        await until(lambda: orphan not in [info.key for info in listing("")])  # with its topic
         left = [parse_object_key(info.key) for info in listing("")]
-        assert [each.topic_id for each in left if each and each.topic_id == later_id] == [later_id]
+        assert [each.topic_id for each in left if each.topic == "t"] == [later_id]
 
 
 class Scanned(InMemoryStorage):

@@ -311,6 +311,17 @@ async def test_an_orphan_that_shares_the_hash_of_a_batch_is_kept(monkeypatch):
     assert await scan_orphans([hosted], hosted.context) == []
 
 
+async def test_what_is_named_is_told_from_what_is_not_among_many(monkeypatch):
+    """Each Batch by its own name, wherever its hash stands between those of others."""
+    monkeypatch.setattr(retention, "NAME_PARTS", 2)
+    hosted = await Hosted().start()
+    keys = [hosted.store(number) for number in range(300)]
+    for number, key in enumerate(keys):
+        if number % 3:
+            await hosted.publish(number % PARTITIONS, key)
+    assert sorted(await scan_orphans([hosted], hosted.context)) == sorted(keys[::3])
+
+
 async def test_a_scan_that_finds_too_much_goes_on_next_time(monkeypatch, caplog):
     """What is on its way or named does not count, and once those are deleted others are found."""
     monkeypatch.setattr(retention, "MAX_ORPHANS", 3)
