@@ -253,7 +253,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     drain_timeout_ms: Annotated[int, Option("duration", "30s", 0, 10 * MINUTE_MS)]
     retention_interval_ms: Annotated[int, Option("duration", "1m", 100, DAY_MS)]
     backup_interval_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
-    orphan_interval_ms: Annotated[int, Option("duration", "1h", 100, 30 * DAY_MS)]
+    orphan_interval_ms: Annotated[int, Option("duration", "1d", 100, 30 * DAY_MS)]
     auto_create_topics: Annotated[bool, Option("flag", default=False)]
     log_level: Annotated[str, Option("text", "info", choices=("debug", "info", "warning", "error"))]
     log_format: Annotated[LogFormat, LOG_FORMAT]

@@ -67,6 +67,14 @@ class HostedTopic:
         running = f"{len(self.partitions)} of {topic.config.write_partitions}"
         return f"<HostedTopic {topic.queue_topic} [{running} write partitions]>"
 
+    @property
+    def retains(self) -> bool:
+        """Whether this broker certainly owns its retention and orphans now.
+
+        No fence keeps a deletion out, and another owner's clients may have made retention longer.
+        """
+        return self.coordinated and self._context.leased()
+
     def count_received(self, metrics: Metrics) -> None:
         """Add what came to the counters, which would cost too much for each Message."""
         metrics.messages.labels(self.topic.name).inc(self.messages_received)

@@ -193,6 +193,7 @@ class OwnTopics(Topics):
             hosted = self.get(name, topic_id)
             self._catalog.delete(name)
             del self._hosted[name]
+            hosted.coordinated = False  # retention and a scan for orphans leave it alone
             self._on_deleted(name)
             await hosted.stop(DELETED_S)
         log.info("topic %s deleted, topic id %s", name, hosted.topic.topic_id)

@@ -55,7 +55,7 @@ from memq.core.ranges import IntervalSet
 from memq.core.topic import TopicConfig
 from memq.core.units import counted
 from memq.errors import CorruptDataError, DataLossError, ObjectNotFoundError
-from memq.storage.keys import BatchKey, parse_object_key
+from memq.storage.keys import BatchKey, cluster_prefixes, parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -287,7 +287,7 @@ class Bucket:
         self._storage = storage
         found: dict[str, list[tuple[int, str, ObjectInfo]]] = defaultdict(list)
         self.names: dict[str, str] = {}
-        for count, info in enumerate(storage.list(""), 1):
+        for count, info in enumerate(storage.list(*cluster_prefixes(cluster_id)), 1):
             parsed = parse_object_key(info.key)
             if parsed is not None and parsed.cluster_id == cluster_id:
                 found[parsed.topic_id].append((parsed.running_ms, parsed.batch_id, info))

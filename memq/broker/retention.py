@@ -12,6 +12,13 @@ the queue has lost notifications, and then the objects are all that is left of a
 orphan is recognised and reported, and deleted only when it is older than the topic's `retention`:
 by then it would have been deleted whatever it is.
 
+*The scan* is one for all topics whose retention is with this broker. It notes which Batches are on
+their way here, then reads the notifications, then lists the objects once. A Batch that is published
+after its topic was read was sealed not long before the scan began, or later. So nothing is an
+orphan that was sealed between then and the moment in which it is found, by the clock of any broker.
+In the end a topic is left out that another broker has by then, or that was deleted, and `retention`
+is as long as it is by then.
+
 *Age* is running time (`memq.core.clock`): a wall clock that steps, or is wrong at the start,
 deletes nothing early. Time during which no broker ran does not count.
 
@@ -22,7 +29,7 @@ name. An object store may carry out a put that its client has given up, some tim
 another broker that has not seen yet that the topic is gone. Where that may be, nothing is removed
 before `LANDING_S`.
 
-A scan holds the keys and batch ids of one topic in memory, about 300 bytes for each Batch retained.
+A scan holds 8 bytes in memory for each Batch retained, and what it found, up to `MAX_ORPHANS`.
 """
 
 from __future__ import annotations
@@ -30,13 +37,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from array import array
+from bisect import bisect_left
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from memq.core.notification import decode_notification
 from memq.core.units import counted
 from memq.errors import ClosedError, CorruptDataError, MemqError
 from memq.runtime.retry import Backoff
-from memq.storage.keys import key_of_uri, parse_object_key
+from memq.storage.keys import cluster_prefixes, key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,29 +61,18 @@ MAX_FAILURES = 3  # of deletions, until the storage is left alone
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
 DELETE_OF_TOPIC = 1_000  # objects; as many as S3 removes by one request
 BACKOFF = Backoff(base_s=2.0, cap_s=60.0)  # of the removal of topics; nobody waits for it
+MAX_ORPHANS = 100_000  # found by a scan, 30 MB; the next one goes on when these are deleted
+NAME_PARTS = 256  # of what is named: sorting one holds other threads up for milliseconds
 LANDING_S = 60.0  # after which no put lands any more that was given up
+
+_Names = list["array[int]"]
+"""Batch ids, as hashes of 8 bytes in `NAME_PARTS` arrays, which are sorted when all are there."""
 
 
 class _Object(NamedTuple):
     key: str
     size_bytes: int
-    batch_id: str
-    sealed_running_ms: int
-
-
-class OrphanReport(NamedTuple):
-    """What a scan found in one topic.
-
-    Attributes:
-        found: objects that no notification names.
-        found_bytes: their size.
-        expired: keys of those that are older than the topic's retention, and are to go. It may be
-            that they were named a moment ago: see `delete_expired`.
-    """
-
-    found: int
-    found_bytes: int
-    expired: list[str]
+    sealed_ms: int  # of running time
 
 
 async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
@@ -156,63 +154,104 @@ async def _expired(topic: str, partition: int, offsets: range, context: BrokerCo
     return _Expired(keys, newest_ms, end)
 
 
-async def scan_orphans(hosted: HostedTopic, context: BrokerContext) -> OrphanReport:
-    """Compare the objects of a topic with its notifications; report what nothing names."""
-    config = hosted.topic.config
-    listed = await asyncio.get_running_loop().run_in_executor(
-        context.reads, _list_objects, hosted, context
+async def scan_orphans(topics: Sequence[HostedTopic], context: BrokerContext) -> list[str]:
+    """Compare objects with notifications; report for each topic what nothing names.
+
+    Args:
+        topics: whose retention is with this broker; what it is not any more in the end, and what
+            cannot be read, is left out.
+        context: of the broker.
+
+    Returns:
+        Keys of those that are older than their topic's retention, and are to go. It may be that
+        they were named a moment ago: see `delete_expired`.
+
+    Raises:
+        MemqError: the objects cannot be listed, or the broker stops.
+    """
+    begun_ms = context.now().mono_ms
+    names = [array("q") for _ in range(NAME_PARTS)]
+    # What is newer than its upload deadline may be on its way to be notified, at any broker. At
+    # this one it may have been so for longer.
+    deadline_ms = max(hosted.topic.config.upload_deadline_ms for hosted in topics)
+    since_ms = begun_ms - 2 * deadline_ms - context.clocks_differ_ms
+    for partition in [each for hosted in topics for each in hosted.partitions.values()]:
+        for batch_id in partition.processor.batch_ids:
+            _add_name(batch_id, names)
+    unnamed: dict[str, list[_Object]] = {}
+    for hosted in topics:
+        try:
+            await _read_names(hosted.topic, names, context)
+            unnamed[hosted.topic.queue_topic] = []
+        except MemqError as exc:
+            log.warning("%s: not looked at for orphans: %s", hosted.topic.name, exc)
+    await asyncio.get_running_loop().run_in_executor(
+        context.reads, _list_unnamed, unnamed, names, since_ms, context
     )
-    # Before the notifications are read: what is on its way may be notified meanwhile.
-    on_way = [partition.processor.batch_ids for partition in hosted.partitions.values()]
-    named = (await _named(hosted, context)).union(*on_way)
-    now_ms = context.now().mono_ms
-    # What is newer than its upload deadline may still be on its way to be notified. What was sealed
-    # later than now is of a running time that was lost together with its queue.
-    on_its_way = range(
-        now_ms - 2 * config.upload_deadline_ms - context.clocks_differ_ms,
-        now_ms + context.clocks_differ_ms + 1,
-    )
-    orphans = [each for each in listed if each.batch_id not in named]
-    orphans = [each for each in orphans if each.sealed_running_ms not in on_its_way]
-    expired = [
-        each.key for each in orphans if each.sealed_running_ms < now_ms - config.retention_ms
-    ]
-    size_bytes = sum(each.size_bytes for each in orphans)
-    report = OrphanReport(len(orphans), size_bytes, expired)
-    if report.found:
+    expired: list[str] = []
+    for hosted in topics:
+        if hosted.retains:  # still: a scan takes minutes
+            expired += _report(hosted.topic, unnamed.get(hosted.topic.queue_topic, []), begun_ms)
+    return expired
+
+
+def _add_name(batch_id: str, names: _Names) -> None:
+    """Add the hash of a batch id; an orphan that shares it passes for named, and so is kept."""
+    names[hash(batch_id) % NAME_PARTS].append(hash(batch_id))
+
+
+def _is_named(batch_id: str, names: _Names) -> bool:
+    part = names[hash(batch_id) % NAME_PARTS]
+    at = bisect_left(part, hash(batch_id))
+    return hash(batch_id) in part[at : at + 1]
+
+
+async def _read_names(topic: Topic, names: _Names, context: BrokerContext) -> None:
+    for partition in range(topic.config.read_partitions):
+        start, _ = await context.queue.offsets(topic.queue_topic, partition)
+        async for entry in context.entries(topic.queue_topic, partition, start):
+            _add_name(decode_notification(entry.payload).batch_id, names)
+
+
+def _list_unnamed(
+    unnamed: dict[str, list[_Object]], names: _Names, since_ms: int, context: BrokerContext
+) -> None:
+    """List the objects of the cluster; add to each topic those that nothing names.
+
+    What else lies in the storage is not listed: it may be more, and a store bills that.
+    """
+    names[:] = [array("q", sorted(part)) for part in names]
+    found = 0
+    for info in context.storage.list(*cluster_prefixes(context.config.cluster_id)):
+        context.check_not_stopping()
+        batch = parse_object_key(info.key)
+        if batch is None or _is_named(batch.batch_id, names):
+            continue
+        of_topic = unnamed.get(f"{batch.topic}.{batch.topic_id}")
+        # What was sealed since then may have been notified after the notifications were read. What
+        # was sealed later than now is of a running time that was lost together with its queue.
+        now_ms = context.now().mono_ms + context.clocks_differ_ms
+        if of_topic is not None and not since_ms <= batch.running_ms <= now_ms:
+            of_topic.append(_Object(info.key, info.size_bytes, batch.running_ms))
+            found += 1
+            if found == MAX_ORPHANS:
+                return
+
+
+def _report(topic: Topic, orphans: list[_Object], begun_ms: int) -> list[str]:
+    """Report the orphans of a topic; returns the keys of those that are to go."""
+    cutoff_ms = begun_ms - topic.config.retention_ms
+    expired = [each.key for each in orphans if each.sealed_ms < cutoff_ms]
+    if orphans:
         log.warning(
             "%s: %s (%d bytes) that no notification names: never acked, unless the "
             "queue has lost notifications; older than retention, and so deleted: %d",
-            config.name,
-            counted(report.found, "object"),
-            report.found_bytes,
+            topic.name,
+            counted(len(orphans), "object"),
+            sum(each.size_bytes for each in orphans),
             len(expired),
         )
-    return report
-
-
-def _list_objects(hosted: HostedTopic, context: BrokerContext) -> list[_Object]:
-    """List the objects of the topic that are Batches of ours.
-
-    Listed before the notifications are read: a Batch is notified after it is stored, so whatever
-    was listed and is not named then is not named at all.
-    """
-    found = []
-    for info in context.objects_of(hosted.topic):
-        parsed = parse_object_key(info.key)
-        if parsed is not None:
-            found.append(_Object(info.key, info.size_bytes, parsed.batch_id, parsed.running_ms))
-    return found
-
-
-async def _named(hosted: HostedTopic, context: BrokerContext) -> set[str]:
-    config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
-    named: set[str] = set()
-    for partition in range(config.read_partitions):
-        start, _ = await context.queue.offsets(queue_topic, partition)
-        async for entry in context.entries(queue_topic, partition, start):
-            named.add(decode_notification(entry.payload).batch_id)
-    return named
+    return expired
 
 
 async def _delete(keys: list[str], context: BrokerContext) -> None:

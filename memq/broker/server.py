@@ -473,47 +473,40 @@ class Broker:
                 self.context.warn("groups", f"cannot store that a group has ended, retrying: {exc}")
 
     async def _housekeep(self) -> None:
-        """Orphans at start and then hourly with retention; an error is logged and tried again."""
+        """Orphans at start and then daily with retention; an error is logged and tried again."""
         next_scan_ms = 0
         while True:
             try:
                 await self.context.times.keep(self.context.now())
             except MemqError as exc:
                 log.warning("cannot save the time, retrying: %s", exc)
-            scan = self.context.now().mono_ms >= next_scan_ms
             expired: list[str] = []
+            owned = [each for each in self.topics.hosted() if each.retains]
+            if owned and self.context.now().mono_ms >= next_scan_ms:
+                try:
+                    expired = await scan_orphans(owned, self.context)
+                    next_scan_ms = self.context.now().mono_ms + self.config.orphan_interval_ms
+                except MemqError as exc:
+                    log.warning("orphans were not looked for, retrying: %s", exc)
             for hosted in self.topics.hosted():
                 try:
-                    expired += await self._tidy_topic(hosted, scan=scan)
+                    expired += await self._tidy_topic(hosted)
                 except MemqError as exc:
                     log.warning("%s: retention failed, retrying: %s", hosted.topic.name, exc)
             await delete_expired(expired, self.context)
             self.context.metrics.keep(self.topics.running_names())
-            if scan:
-                next_scan_ms = self.context.now().mono_ms + self.config.orphan_interval_ms
             if self.context.presence.missing:
                 await self._look_for_objects()
             await asyncio.sleep(self.config.retention_interval_ms / 1000)
 
-    async def _tidy_topic(self, hosted: HostedTopic, *, scan: bool) -> list[str]:
+    async def _tidy_topic(self, hosted: HostedTopic) -> list[str]:
         """Forget what has expired of a topic; returns the objects to delete."""
-        scan = scan and self._retains(hosted)
-        orphans = (await scan_orphans(hosted, self.context)).expired if scan else []
-        expired: list[str] = []
-        if self._retains(hosted):  # still: a scan takes minutes
-            expired = orphans + await forget_expired(hosted, self.context)
+        expired = await forget_expired(hosted, self.context) if hosted.retains else []
         # An owner before may have been behind: what it published a moment ago is old here.
         now_ms = self.context.now().mono_ms - self.context.clocks_differ_ms
         for partition in hosted.partitions.values():
             partition.processor.window.expire(now_ms)
         return expired
-
-    def _retains(self, hosted: HostedTopic) -> bool:
-        """Return whether this broker certainly owns retention and orphans of a topic now.
-
-        No fence keeps a deletion out, and another owner's clients may have made retention longer.
-        """
-        return hosted.coordinated and self.context.leased()
 
 
 def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:

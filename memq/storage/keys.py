@@ -143,9 +143,14 @@ def key_of_uri(uri: str) -> str:
     return key
 
 
+def cluster_prefixes(cluster_id: str) -> list[str]:
+    """List the 256 prefixes under which the Batches of a cluster lie."""
+    return [f"{spread:02x}/{cluster_id}/topics/" for spread in range(256)]
+
+
 def topic_prefixes(cluster_id: str, topic: str, topic_id: str) -> list[str]:
     """List the 256 prefixes under which the Batches of one topic id lie."""
-    return [f"{spread:02x}/{cluster_id}/topics/{topic}/{topic_id}/" for spread in range(256)]
+    return [f"{prefix}{topic}/{topic_id}/" for prefix in cluster_prefixes(cluster_id)]
 
 
 def topic_objects(

@@ -1,15 +1,17 @@
 """Retention, orphans, and damage that stays where it is."""
 
 import asyncio
+import logging
 
 import msgspec
 import pytest
 
-from memq.broker.retention import expire
+from memq.broker.retention import expire, scan_orphans
 from memq.core.clock import ClockReading
 from memq.core.wire import messages as m
-from memq.errors import QueueError
+from memq.errors import QueueError, StorageError
 from memq.queue.kafka.queue import KafkaQueue
+from memq.storage.keys import BatchKey, object_key, parse_object_key
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.kafka import InMemoryKafka
 from tests.integration.broker.support import broker, client, until
@@ -95,3 +97,69 @@ async def test_an_object_outlives_its_notification(tmp_path) -> None:
         later(b, 11)
         await until(lambda: starts)
         assert starts == [1]
+
+
+def put_orphan(storage, topic: m.TopicInfo) -> str:
+    """Store a Batch that nothing names, sealed when the broker's time began; its key."""
+    key = object_key(BatchKey("memq", topic.config.name, topic.topic_id, 0, 1, "never-acked"))
+    storage.put(key, [b"x"], timeout_s=9)
+    return key
+
+
+async def test_a_topic_that_is_recreated_during_a_scan_keeps_its_objects(tmp_path, caplog) -> None:
+    """Neither what the earlier one left is called an orphan, nor what the later one has."""
+    storage = InMemoryStorage()
+    async with broker(tmp_path, storage=storage) as b, client(b) as c:
+        orphan = put_orphan(storage, await c.create(**SHORT))
+        await c.write(0)
+        earlier, listing = b.topics.get("t"), storage.list
+        loop, later_id = asyncio.get_running_loop(), ""
+
+        async def recreate() -> None:
+            nonlocal later_id
+            await c.ask(m.DeleteTopic(topic="t"))
+            later_id = (await c.create(**SHORT)).topic_id
+            await c.write(0)
+
+        def listed(*prefixes):
+            storage.list, before = listing, list(listing(*prefixes))
+            asyncio.run_coroutine_threadsafe(recreate(), loop).result(30)
+            return iter([*before, *listing(*prefixes)])  # meanwhile, both can be seen
+
+        storage.list = listed
+        real = b.context.now
+        b.context.now = lambda: real()._replace(mono_ms=real().mono_ms + 3_600_000)
+        assert await scan_orphans([earlier], b.context) == []
+        assert "no notification names" not in caplog.text
+        await until(lambda: orphan not in [info.key for info in listing("")])  # with its topic
+        left = [parse_object_key(info.key) for info in listing("")]
+        assert [each.topic_id for each in left if each.topic == "t"] == [later_id]
+
+
+class Scanned(InMemoryStorage):
+    """Counts the listings of the whole cluster; refuses the first ones."""
+
+    def __init__(self, refused: int = 0) -> None:
+        super().__init__()
+        self.scans, self._refused = 0, refused
+
+    def list(self, *prefixes):
+        if len(prefixes) == 256:
+            self.scans += 1
+            if self.scans <= self._refused:
+                raise StorageError("503 SlowDown")
+        return super().list(*prefixes)
+
+
+async def test_a_scan_that_failed_is_repeated_until_it_succeeds(tmp_path, caplog) -> None:
+    """And then there is none for `orphan_interval`; what is old is deleted by it."""
+    caplog.set_level(logging.WARNING)
+    storage = Scanned(refused=2)
+    options = {"retention_interval": "100ms", "orphan_interval": "30d"}
+    async with broker(tmp_path, storage=storage, **options) as b, client(b) as c:
+        await c.create(**SHORT)
+        await until(lambda: storage.scans == 3)
+        assert caplog.text.count("orphans were not looked for, retrying: 503 SlowDown") == 2
+        saved = b.context.times.saved
+        await until(lambda: b.context.times.saved is not saved)  # it has kept house again
+        assert storage.scans == 3

@@ -1,6 +1,8 @@
 """What has expired is deleted, as far as the storage and the broker's life allow."""
 
 import asyncio
+import logging
+import re
 from collections.abc import Collection
 from concurrent.futures import Future
 from functools import partial
@@ -21,10 +23,13 @@ from memq.core.queue import Publication
 from memq.core.topic import TopicConfig
 from memq.errors import QueueError, StorageError, UnavailableError
 from memq.runtime.system import Runtime
+from memq.storage import object_store
 from memq.storage.keys import BatchKey, key_of_uri, object_key, parse_object_key
+from memq.storage.object_store import ObjectStorage
 from memq.testing import InMemoryStorage
 from tests.fakes.queue import InMemoryQueue
 from tests.unit.client.audit.test_stored import NOTIFICATION
+from tests.unit.storage.stores import Store
 
 
 class Refusing(InMemoryStorage):
@@ -78,37 +83,44 @@ LIFE = "0" * 16
 
 
 class Hosted:
-    """A topic of three read partitions with a queue and a storage of its own."""
+    """A topic of three read partitions with a queue and a storage, its own or those of another."""
 
-    def __init__(self, clocks_differ_ms=0):
+    def __init__(self, clocks_differ_ms=0, name="t", topic_id=LIFE, beside=None, storage=None):
         config = TopicConfig.create(
-            "t",
+            name,
             retention="20s",
             dedup_window="10s",
             upload_deadline="1s",
             read_partitions=PARTITIONS,
         )
-        self.topic = SimpleNamespace(name="t", topic_id=LIFE, config=config, queue_topic="q")
+        self.queue_topic = f"{name}.{topic_id}"
+        self.topic = SimpleNamespace(
+            name=name, topic_id=topic_id, config=config, queue_topic=self.queue_topic
+        )
         self.partitions = {}
+        self.retains = True
         self.expired_before_ms = 0
-        self.queue, self.storage = InMemoryQueue(), InMemoryStorage()
+        self.now = NOW
+        self.queue = beside.queue if beside else InMemoryQueue()
+        self.storage = beside.storage if beside else storage or InMemoryStorage()
         self.context = context_of(
-            self.storage, self.queue, now=lambda: NOW, clocks_differ_ms=clocks_differ_ms
+            self.storage, self.queue, now=lambda: self.now, clocks_differ_ms=clocks_differ_ms
         )
         self.batches = 0
 
     async def start(self):
-        await self.queue.create_topic("q", PARTITIONS)
-        await self.queue.fence("q", 0)
+        await self.queue.create_topic(self.queue_topic, PARTITIONS)
+        await self.queue.fence(self.queue_topic, 0)
         return self
 
-    def store(self, running_ms):
+    def store(self, running_ms, cluster_id="c"):
         """Store a Batch that was sealed then, by a wall clock that goes backwards; its key."""
         self.batches += 1
         wall_ms = NOW.wall_ms - running_ms
-        key = object_key(BatchKey("c", "t", LIFE, 0, wall_ms, f"b{self.batches}", running_ms))
-        self.storage.put(key, [bytes(self.batches)], timeout_s=1)
-        return key
+        topic, batch_id = self.topic, f"b{self.batches}"
+        key = BatchKey(cluster_id, topic.name, topic.topic_id, 0, wall_ms, batch_id, running_ms)
+        self.storage.put(object_key(key), [bytes(self.batches)], timeout_s=1)
+        return object_key(key)
 
     async def publish(self, partition, key, *, damaged=False):
         """Publish it; or what nobody can read, in its place."""
@@ -117,9 +129,26 @@ class Hosted:
             NOTIFICATION, batch_id=parsed.batch_id, uri=self.storage.uri(key)
         )
         payload = b"nonsense" if damaged else encode_notification(notification)
-        await self.queue.publish(
-            "q", 0, [Publication(partition, payload, parsed.sealed_ms, parsed.running_ms)]
-        )
+        entry = Publication(partition, payload, parsed.sealed_ms, parsed.running_ms)
+        await self.queue.publish(self.queue_topic, 0, [entry])
+
+    def when_listed(self, do):
+        """Do something once the objects have been asked for, before the first is told of."""
+        listing, loop = self.storage.list, asyncio.get_running_loop()
+
+        def listed(*prefixes):
+            self.storage.list = listing
+            asyncio.run_coroutine_threadsafe(do(), loop).result(9)
+            return listing(*prefixes)
+
+        self.storage.list = listed
+
+
+def reported(caplog):
+    """Topic, objects and bytes of each report of orphans, and how many of them go."""
+    found = re.compile(r"(.+): (\d+) objects? \((\d+) bytes\) that no .+ deleted: (\d+)")
+    matches = [found.fullmatch(each.getMessage()) for each in caplog.records]
+    return [(each[1], *map(int, each.groups()[1:])) for each in matches if each]
 
 
 AGES_MS = st.sampled_from(
@@ -138,7 +167,7 @@ async def test_what_is_older_than_retention_is_forgotten_in_each_partition(parti
     for number, entries in enumerate(partitions):
         for running_ms, damaged in sorted(entries):
             await hosted.publish(number, hosted.store(running_ms), damaged=damaged)
-        found = hosted.context.entries("q", number, 0)
+        found = hosted.context.entries(hosted.queue_topic, number, 0)
         old = [entry async for entry in found if entry.running_ms < CUTOFF_MS]
         starts.append(len(old))
         for entry in old:
@@ -149,12 +178,13 @@ async def test_what_is_older_than_retention_is_forgotten_in_each_partition(parti
             times_ms.append(entry.timestamp_ms)
     hosted.expired_before_ms = 7
     assert await forget_expired(hosted, hosted.context) == expected
-    assert [(await hosted.queue.offsets("q", each))[0] for each in range(PARTITIONS)] == starts
+    offsets = [await hosted.queue.offsets(hosted.queue_topic, each) for each in range(PARTITIONS)]
+    assert [start for start, _ in offsets] == starts
     assert hosted.expired_before_ms == (max(times_ms) + 1 if any(starts) else 7)
 
 
 @pytest.mark.parametrize("differ_ms", [0, 3_000])
-async def test_what_nothing_names_is_an_orphan_once_it_is_not_on_its_way(differ_ms):
+async def test_what_nothing_names_is_an_orphan_once_it_is_not_on_its_way(caplog, differ_ms):
     """What was sealed so lately that it may still be notified is none, nor what is named."""
     hosted = await Hosted(differ_ms).start()
     young = range(NOW.mono_ms - 2 * DEADLINE_MS - differ_ms, NOW.mono_ms + differ_ms + 1)
@@ -164,7 +194,7 @@ async def test_what_nothing_names_is_an_orphan_once_it_is_not_on_its_way(differ_
     kept = hosted.store(CUTOFF_MS)
     for number in range(PARTITIONS):
         await hosted.publish(number, hosted.store(number))
-    await hosted.queue.truncate("q", 1, 1)  # what it named is an orphan now
+    await hosted.queue.truncate(hosted.queue_topic, 1, 1)  # what it named is an orphan now
     forgotten = hosted.store(5)
     await hosted.publish(2, forgotten)
     open_one = hosted.store(6)
@@ -172,19 +202,19 @@ async def test_what_nothing_names_is_an_orphan_once_it_is_not_on_its_way(differ_
     hosted.partitions = {1: SimpleNamespace(processor=processor)}
     hosted.storage.put("00/c/topics/t/" + LIFE + "/0/other", [b"x"], timeout_s=1)
 
-    report = await scan_orphans(hosted, hosted.context)
+    going = await scan_orphans([hosted], hosted.context)
 
     truncated = next(info.key for info in hosted.storage.list("") if "-b9." in info.key)
     found = {*expired, kept, truncated, keys[young.start - 1], keys[young[-1] + 1]}
-    assert set(report.expired) == {*expired, truncated}
-    assert report.found == len(found)
+    assert sorted(going) == sorted([*expired, truncated])
     sizes = {info.key: info.size_bytes for info in hosted.storage.list("")}
-    assert report.found_bytes == sum(sizes[key] for key in found)
+    size_bytes = sum(sizes[key] for key in found)
+    assert reported(caplog) == [("t", len(found), size_bytes, len(going))]
 
 
 @pytest.mark.parametrize("moment", ["listed", "read"])
-async def test_a_batch_that_is_notified_while_orphans_are_looked_for_is_none(moment):
-    """However long it was on its way, and whatever has been read by then."""
+async def test_a_batch_that_is_notified_while_orphans_are_looked_for_is_none(caplog, moment):
+    """However long it was on its way here, and whatever has been read by then."""
     hosted = await Hosted().start()
     key = hosted.store(1)
     processor = SimpleNamespace(batch_ids={parse_object_key(key).batch_id})
@@ -194,23 +224,139 @@ async def test_a_batch_that_is_notified_while_orphans_are_looked_for_is_none(mom
         await hosted.publish(0, key)
         processor.batch_ids = set()
 
-    offsets, objects_of = hosted.queue.offsets, hosted.context.objects_of
+    offsets = hosted.queue.offsets
 
     async def read(topic, partition):
         if partition == 1:  # the first one was gone through
             await settle()
         return await offsets(topic, partition)
 
-    def listed(topic):
-        yield from objects_of(topic)
-        asyncio.run_coroutine_threadsafe(settle(), loop).result(9)
-
-    loop = asyncio.get_running_loop()
     if moment == "read":
         hosted.queue.offsets = read
     else:
-        hosted.context.objects_of = listed
-    assert (await scan_orphans(hosted, hosted.context)).found == 0
+        hosted.when_listed(settle)
+    assert await scan_orphans([hosted], hosted.context) == []
+    assert reported(caplog) == []
+
+
+@pytest.mark.parametrize("differ_ms", [0, 3_000])
+async def test_what_another_broker_publishes_before_it_is_listed_is_no_orphan(caplog, differ_ms):
+    """It was sealed up to two deadlines before the scan, or later, whosever clock it was."""
+    hosted = await Hosted(differ_ms).start()
+    hosted.topic.config = hosted.topic.config.altered(upload_deadline="8s")
+    since_ms, scan_ms = NOW.mono_ms - 16_000 - differ_ms, 60_000
+    until_ms = NOW.mono_ms + scan_ms + differ_ms
+
+    async def publish():
+        hosted.now = NOW._replace(mono_ms=NOW.mono_ms + scan_ms)
+        for running_ms in (since_ms, NOW.mono_ms, NOW.mono_ms + 1, until_ms):
+            await hosted.publish(0, hosted.store(running_ms))
+        for running_ms in (since_ms - 1, until_ms + 1):  # two that nobody can publish any more
+            hosted.store(running_ms)
+
+    hosted.when_listed(publish)
+    assert await scan_orphans([hosted], hosted.context) == []
+    assert reported(caplog) == [("t", 2, 5 + 6, 0)]
+
+
+@pytest.mark.parametrize("change", ["retention", "owner"])
+async def test_what_changes_during_a_scan_is_heeded_in_the_end(caplog, change):
+    """Retention was made longer, or is with another broker: nothing goes by what was before."""
+    hosted = await Hosted().start()
+    hosted.store(0)
+
+    async def alter():
+        if change == "retention":
+            hosted.topic.config = hosted.topic.config.altered(retention="1d")
+        else:
+            hosted.retains = False
+
+    hosted.when_listed(alter)
+    assert await scan_orphans([hosted], hosted.context) == []
+    assert reported(caplog) == ([("t", 1, 1, 0)] if change == "retention" else [])
+
+
+async def test_a_topic_is_looked_at_under_its_own_id_in_its_own_cluster(caplog):
+    """What a later topic of the name has, another topic or another cluster is not touched."""
+    hosted = await Hosted().start()
+    for other in (Hosted(topic_id="1" * 16, beside=hosted), Hosted(name="u", beside=hosted)):
+        other.store(1)
+    hosted.store(1, cluster_id="d")
+    hosted.storage.put("c/topics/t/else", [b"x"], timeout_s=1)
+    assert await scan_orphans([hosted], hosted.context) == []
+    assert reported(caplog) == []
+    key = hosted.store(2)
+    assert await scan_orphans([hosted], hosted.context) == [key]
+
+
+async def test_a_topic_that_cannot_be_read_keeps_no_other_from_being_looked_at(caplog):
+    """It is said, and none of its objects is called an orphan."""
+    damaged, sound = await Hosted().start(), None
+    sound = await Hosted(name="u", beside=damaged).start()
+    damaged.store(1)
+    await damaged.publish(0, damaged.store(2), damaged=True)
+    key = sound.store(3)
+    assert await scan_orphans([damaged, sound], damaged.context) == [key]
+    assert reported(caplog) == [("u", 1, 1, 1)]
+    assert any("t: not looked at for orphans: " in each.message for each in caplog.records)
+
+
+async def test_an_orphan_that_shares_the_hash_of_a_batch_is_kept(monkeypatch):
+    """It passes for named: what is named is never taken for an orphan."""
+    hosted = await Hosted().start()
+    await hosted.publish(0, hosted.store(1))
+    orphan = hosted.store(2)
+    assert await scan_orphans([hosted], hosted.context) == [orphan]
+    monkeypatch.setattr(retention, "hash", lambda _: -7, raising=False)
+    assert await scan_orphans([hosted], hosted.context) == []
+
+
+async def test_what_is_named_is_told_from_what_is_not_among_many(monkeypatch):
+    """Each Batch by its own name, wherever its hash stands between those of others."""
+    monkeypatch.setattr(retention, "NAME_PARTS", 2)
+    hosted = await Hosted().start()
+    keys = [hosted.store(number) for number in range(300)]
+    for number, key in enumerate(keys):
+        if number % 3:
+            await hosted.publish(number % PARTITIONS, key)
+    assert sorted(await scan_orphans([hosted], hosted.context)) == sorted(keys[::3])
+
+
+async def test_a_scan_that_finds_too_much_goes_on_next_time(monkeypatch, caplog):
+    """What is on its way or named does not count, and once those are deleted others are found."""
+    monkeypatch.setattr(retention, "MAX_ORPHANS", 3)
+    hosted = await Hosted().start()
+    for number in range(9):
+        await hosted.publish(0, hosted.store(number))
+        hosted.store(NOW.mono_ms - number)
+    keys, found = {hosted.store(number) for number in range(7)}, []
+    while going := await scan_orphans([hosted], hosted.context):
+        assert len(going) <= 3
+        found += going
+        hosted.storage.delete(*going)
+    assert len(found) == len(keys)
+    assert {*found} == keys
+    assert [count for _, count, *_ in reported(caplog)] == [3, 3, 1]
+
+
+async def test_a_scan_of_many_topics_lists_the_store_once(monkeypatch, caplog):
+    """A request for each page of each prefix, however many topics there are, and no other's."""
+    caplog.set_level(logging.ERROR)
+    store = Store()
+    store.page = 7
+    monkeypatch.setattr(object_store, "open_store", store.opened)
+    storage = ObjectStorage("s3://bucket", "root")
+    first = await Hosted(storage=storage).start()
+    topics = [first, *[await Hosted(name=f"t{n}", beside=first).start() for n in range(19)]]
+    keys = [hosted.store(running_ms) for hosted in topics for running_ms in range(40)]
+    for number in range(1_000):
+        storage.put(f"lake/{number}", [b"of somebody else"], timeout_s=9)
+    in_prefix = [sum(key.startswith(f"{n:02x}/") for key in keys) for n in range(256)]
+    pages = sum(max(1, -(-count // store.page)) for count in in_prefix)
+    assert pages < 20 * 256 / 10
+    store.asked.clear()
+    assert sorted(await scan_orphans(topics, first.context)) == sorted(keys)
+    assert store.asked == ["list"] * pages
 
 
 # -- deleted topics ------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from memq.broker import cluster_topics
 from memq.broker.cluster_topics import ClusterTopics
-from memq.broker.retention import forget_expired
+from memq.broker.retention import forget_expired, scan_orphans
 from memq.core.clock import ClockReading, SavedTimes
 from memq.core.governor.nodes import DOOMED
 from memq.core.governor.topics import new_topic
@@ -155,6 +155,11 @@ async def test_what_another_broker_has_fenced_is_taken_over_again(cluster):
     assert (await c.write(1)).offset > first.offset
 
 
+async def tidied(broker, hosted):
+    """Keys of the objects of a topic that a broker is to delete now, orphans and others."""
+    return await scan_orphans([hosted], broker.context) + await broker._tidy_topic(hosted)
+
+
 @pytest.mark.parametrize("slept", ["before it looks for orphans", "meanwhile"])
 async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
     cluster, monkeypatch, slept
@@ -169,18 +174,16 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
     orphan = parse_object_key(key)._replace(batch_id=32 * "0")
     cluster.storage.put(object_key(orphan), [b"never acked, or lost by the queue"], timeout_s=9)
     listing, awake = threading.Event(), threading.Event()
-    objects_of = old.context.objects_of
 
-    def listed(topic):
+    def listed():
         listing.set()
         assert awake.wait(30), "the test left it asleep"
-        return objects_of(topic)
 
-    old.context.objects_of = listed
+    old.context.check_not_stopping = listed
     now, hosted = old.context.now, old.topics.get("t")
     old.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
     if slept == "meanwhile":
-        tidying = asyncio.ensure_future(old._tidy_topic(hosted, scan=True))
+        tidying = asyncio.ensure_future(tidied(old, hosted))
         await until(listing.is_set)
     cluster.zookeeper.freeze(old.sessions[-1])
     cluster.zookeeper.expire(old.sessions[-1])
@@ -188,12 +191,27 @@ async def test_an_owner_that_slept_deletes_nothing_that_another_one_keeps(
     await admin.ask(m.AlterTopic(topic="t", options={"retention": "7d"}))
     await until(lambda: not old.context.leased())
     if slept != "meanwhile":
-        tidying = asyncio.ensure_future(old._tidy_topic(hosted, scan=True))
+        tidying = asyncio.ensure_future(tidied(old, hosted))
     awake.set()
     assert hosted.coordinated
     assert await tidying == []
     assert await new.context.queue.offsets(hosted.topic.queue_topic, 0) == (0, 1)
     cluster.zookeeper.thaw(old.sessions[-1])
+
+
+async def test_orphans_are_looked_for_as_soon_as_a_topic_is_here(cluster):
+    """A broker of a cluster has none when it starts; it does not wait for the next scan for it."""
+    listing, scans = cluster.storage.list, []
+
+    def listed(*prefixes):
+        if len(prefixes) == 256:
+            scans.append(one.topics.coordinated_names())
+        return listing(*prefixes)
+
+    cluster.storage.list = listed
+    (one,) = await cluster.start("one", retention_interval="100ms", orphan_interval="30d")
+    await until(lambda: scans)
+    assert all(scans)
 
 
 @pytest.mark.parametrize("forgotten", ["now", "in a life before"])
@@ -211,12 +229,12 @@ async def test_nobody_serves_a_notification_whose_object_is_deleted(cluster, for
     at.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
     if forgotten != "now":  # and the broker ended before it had deleted the objects
         await forget_expired(hosted, at.context)
-    expired = await at._tidy_topic(hosted, scan=True)
+    expired = await tidied(at, hosted)
     assert await served() == 1
     batches = [each for each in cluster.storage.list("") if "/topics/" in each.key]
     assert len(batches) == 1, "its object is there"
     if forgotten == "now":
-        expired += await at._tidy_topic(hosted, scan=True)
+        expired += await tidied(at, hosted)
     assert len(set(expired)) == 1
     assert at.context.forgotten_after_s > queue_module.START_S
 
