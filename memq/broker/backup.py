@@ -70,6 +70,7 @@ class Backups:
         self._said: dict[str, object] = {}  # the last state and catalog, by their prefix
         self._kept: dict[str, deque[str]] = {}  # their keys, oldest first
         self._next_tidy_ms = 0
+        self._last: list[HostedTopic] = []  # when the broker stops
         self._lock = asyncio.Lock()
         self._began_s = -1.0  # the last backup that ended well
 
@@ -84,6 +85,10 @@ class Backups:
                 await self.write()
             except MemqError as exc:
                 self._context.warn("backup", f"not backed up, retrying: {exc}")
+
+    def stopping(self) -> None:
+        """Note which topics are backed up here: while they are closed they are nobody else's."""
+        self._last = [each for each in self._topics.hosted() if each.coordinated]
 
     async def close(self) -> None:
         """Back up what was accepted last, while a stop allows."""
@@ -123,7 +128,7 @@ class Backups:
             return
         began_s = self._context.runtime.mono_s()
         await self._write_catalog()
-        coordinated = [each for each in self._topics.hosted() if each.coordinated]
+        coordinated = self._last or [each for each in self._topics.hosted() if each.coordinated]
         names = {each.topic.queue_topic for each in coordinated}
         if not names <= self._known.keys():
             await self._learn()
@@ -140,8 +145,9 @@ class Backups:
             except CorruptDataError as exc:
                 self._context.warn("backup", f"{name} is backed up as far as it is whole: {exc}")
         await writer.flush()
-        owned = [each.topic.queue_topic for each in coordinated if each.coordinated]
-        known = {name: self._known[name] for name in owned if name in self._known}
+        owned = [each for each in coordinated if each.coordinated or each in self._last]
+        names = {each.topic.queue_topic for each in owned}
+        known = {name: self._known[name] for name in names if name in self._known}
         if known or self._said:
             await self._write_state(known)
         self._reach = {name: [span.end for span in each.spans] for name, each in known.items()}

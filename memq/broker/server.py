@@ -227,6 +227,7 @@ class Broker:
         context.ready = False
         if self.membership is not None:
             await self.membership.hand_over(self.config.drain_timeout_ms / 1000)
+        self.backups.stopping()
         context.stopping = True
         for listener in self.listeners.values():
             listener.close()

@@ -455,11 +455,14 @@ class KafkaQueue:
     ) -> list[QueueEntry]:
         """Entries from an offset on, from memory or from Kafka."""
         found = tail.fetch(offset, max_entries, max_bytes)
-        if found is None:
+        while found is None:
             records = await self._client.read(
                 tail.place, offset, end, max_records=max_entries, max_bytes=max_bytes
             )
-            found = entries_of(records)
+            if (entries := entries_of(records)) or not records:
+                return entries
+            offset = records[-1].offset + 1  # where a topic was restored, gaps have records too
+            found = [] if offset >= end else None
         return found
 
     async def wait(self, topic: str, positions: Mapping[int, int], timeout_s: float) -> bool:
