@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -45,7 +44,9 @@ def restore(given: dict[str, str], config: Path | None, output: str, **chosen: A
     published after the last backup get new ones, which groups read again. What is not lost is left
     as it is. Nothing that cannot be read is ever removed.
     """
-    from memq.broker.restore_run import restore_cluster  # noqa: PLC0415 - loads Arrow
+    import asyncio  # noqa: PLC0415 - `--help` does without, as without Arrow
+
+    from memq.broker.restore_run import restore_cluster  # noqa: PLC0415
 
     options = ({} if config is None else load_file(config)) | given
     if chosen["source"]:
