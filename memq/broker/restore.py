@@ -38,6 +38,7 @@ import pyarrow.compute as pc
 
 from memq.broker.backup import latest_catalog, read_states
 from memq.core import backup
+from memq.core.backup import Span
 from memq.core.checksum import crc32c
 from memq.core.clock import SavedTimes
 from memq.core.format.batch import entries_range_us, producer_runs
@@ -381,13 +382,14 @@ def plan_topic(
     outcome.action = "restore"
     state = bucket.backed_up.get(topic.queue_topic)
     named = {it.batch_id: it for it in map(_notification, itertools.chain(*entries))}
-    starts, ends = _bounds(entries, here, state)
+    oldest_ms = bucket.times().running_ms - topic.config.retention_ms
+    starts, ends = _bounds(entries, here, state, oldest_ms)
     kept = {_notification(each).batch_id for each in itertools.chain(*entries)}
     objects = bucket.objects.get(topic.topic_id, [])
     there = {parsed_key(info).batch_id for info in objects}
     outcome.missing = len(kept - there)
     outcome.exact = sum(map(len, entries))
-    later = _published_later(topic, objects, named, bucket, outcome)
+    later = _published_later(objects, named, bucket, oldest_ms, outcome)
     if later and state is None and not named:
         # Nothing says how far offsets had come. They are no more than a millisecond each has had.
         floor = later[-1].parsed.running_ms + GAP_LEAST
@@ -416,24 +418,30 @@ def _entries(topic: Topic, bucket: Bucket, here: Readable | None) -> list[list[Q
 
 
 def _bounds(
-    entries: list[list[QueueEntry]], here: Readable | None, state: BackedUp | None
+    entries: list[list[QueueEntry]],
+    here: Readable | None,
+    state: BackedUp | None,
+    oldest_ms: int,
 ) -> tuple[list[int], list[int]]:
     """Return the first offset of each read partition, and one past the last that was used.
 
-    What retention had removed by the last backup goes from the entries.
+    What retention had removed by the last backup goes from the entries, and what is too old now.
     """
     starts, ends = [], []
     for partition, of_one in enumerate(entries):
-        start = of_one[0].offset if of_one else 0
-        end = of_one[-1].offset + 1 if of_one else 0
-        if state is not None:
-            start, end = (
-                max(start, state.spans[partition].start),
-                max(end, state.spans[partition].end),
-            )
+        known = [state.spans[partition]] if state is not None else []
         if here is not None:
-            start, end = max(start, here.starts[partition]), max(end, here.ends[partition])
-        of_one[:] = [each for each in of_one if each.offset >= start]
+            known.append(Span(here.starts[partition], here.ends[partition]))
+        first = of_one[0].offset if of_one else 0
+        start = max((each.start for each in known), default=first)
+        end = max([each.end for each in known] + [each.offset + 1 for each in of_one[-1:]] + [0])
+        expired = 0
+        while expired < len(of_one) and (
+            of_one[expired].offset < start or of_one[expired].running_ms < oldest_ms
+        ):
+            start = max(start, of_one[expired].offset + 1)
+            expired += 1
+        del of_one[:expired]
         starts.append(min(start, end))
         ends.append(end)
     return starts, ends
@@ -444,14 +452,13 @@ def _notification(entry: QueueEntry) -> Notification:
 
 
 def _published_later(
-    topic: Topic,
     objects: Sequence[ObjectInfo],
     named: dict[str, Notification],
     bucket: Bucket,
+    oldest_ms: int,
     outcome: RestoreOutcome,
 ) -> list[StoredBatch]:
     """Find the Batches that may have been published after the last backup, by time of sealing."""
-    oldest_ms = bucket.times().running_ms - topic.config.retention_ms
     known = _published_messages(named.values())
     found: list[StoredBatch] = []
     for info in reversed(objects):
