@@ -18,7 +18,7 @@ COMPILE := $(BIN)/uv pip compile $(PROJECTS) --all-extras --group dev --universa
 	--python-version 3.11 --excludes <(echo memq) \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants soak bench dist demo demo-cluster docs clean
+.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants soak bench dist demo demo-cluster demo-restore docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -99,6 +99,9 @@ demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own line
 
 demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; six minutes; SECURE=1
 	$(BIN)/python -m demo.cluster $(if $(SECURE),--secure)
+
+demo-restore: $(INSTALLED) ## Lose all of a cluster but its bucket, restore it, and check; SECURE=1
+	$(BIN)/python -m demo.cluster --restore $(if $(SECURE),--secure)
 
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md

@@ -81,6 +81,16 @@ class DemoCluster:
         while self._down:
             self._brokers[self._down.pop()].start()
 
+    def lose_all(self) -> None:
+        """Lose all but the bucket: brokers, Kafka, ZooKeeper; then restore it from the bucket."""
+        for name in self._running:
+            self._brokers[name].kill()
+        self.services.kafka.lose()
+        self.services.zookeeper.restore()
+        self._brokers["broker-1"].restore()
+        for name in self._running:
+            self._brokers[name].start()
+
     def add(self) -> None:
         """Start the fourth."""
         self._brokers[ADDED].start()
@@ -192,6 +202,11 @@ class DemoClusterBroker:
         """Start it; it serves a little later."""
         command = [sys.executable, "-m", "memq", "broker", "--config", str(self._config)]
         self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, env=self._env)
+
+    def restore(self) -> None:
+        """Restore its cluster, as its configuration says."""
+        command = [sys.executable, "-m", "memq", "restore", "--config", str(self._config)]
+        subprocess.run([*command, "--execute"], env=self._env, check=True)
 
     def kill(self) -> None:
         """End it as a power cut would: SIGKILL."""

@@ -66,9 +66,14 @@ def main() -> int:
     """Run the demo; 0 when everything that came back equals what was sent."""
     parser = argparse.ArgumentParser(prog="demo.cluster", description=__doc__)
     parser.add_argument("--secure", action="store_true", help="with TLS, logins and rules")
-    secure: bool = parser.parse_args().secure
+    parser.add_argument(
+        "--restore", action="store_true", help="of all events only the loss of all but the bucket"
+    )
+    arguments = parser.parse_args()
+    secure: bool = arguments.secure
     leave_out_settings()
-    say("takes about six minutes, on a busy machine more")
+    minutes = "three" if arguments.restore else "six"
+    say(f"takes about {minutes} minutes, on a busy machine more")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # brokers do not end with us
     path = next(path for path in INPUTS if path.is_file())
     lines = path.read_bytes().splitlines()
@@ -81,7 +86,8 @@ def main() -> int:
             os.environ.update(found.environment)  # whoever reads goes to the store itself
             cluster = DemoCluster(directory, found)
             stack.callback(cluster.stop)
-            return 0 if _run(directory, cluster, path, lines) else 1
+            only = arguments.restore
+            return 0 if _run(directory, cluster, path, lines, only_restore=only) else 1
     except KeyboardInterrupt:
         print("demo: interrupted; everything is stopped", file=sys.stderr)
         return 130
@@ -92,7 +98,9 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _run(directory: Path, cluster: DemoCluster, path: Path, lines: list[bytes]) -> bool:
+def _run(
+    directory: Path, cluster: DemoCluster, path: Path, lines: list[bytes], *, only_restore: bool
+) -> bool:
     cluster.start()
     cluster.wait_whole()
     access = cluster.access
@@ -114,14 +122,17 @@ def _run(directory: Path, cluster: DemoCluster, path: Path, lines: list[bytes]) 
         stack.callback(members.stop)
         members.start()
         say(f"{PRODUCERS} producers ship {counted(len(lines), 'line')} of {path}, acks=all")
-        shipped = _ship_through(cluster, lines)
+        shipped = _ship_through(cluster, lines, only_restore=only_restore)
         members.wait(len(lines), READ_S)
     return _check(directory, cluster, lines, members, shipped)
 
 
-def _events(cluster: DemoCluster) -> list[Event]:
+def _events(cluster: DemoCluster, *, only_restore: bool) -> list[Event]:
     s3, kafka, zookeeper = cluster.services.s3, cluster.services.kafka, cluster.services.zookeeper
     long = f"away for {AWAY_S:g} s"
+    lost = Event("all but the bucket is lost", cluster.lose_all, 0.0)
+    if only_restore:
+        return [Event("nothing fails", lambda: None), lost, Event("it goes on", lambda: None)]
     return [
         Event("nothing fails", lambda: None),
         Event("a broker is killed", lambda: cluster.kill(governor=False), 0.0),
@@ -130,12 +141,15 @@ def _events(cluster: DemoCluster) -> list[Event]:
         Event(f"S3 is {long}", lambda: away(s3.kill, s3.start), AWAY_S),
         Event(f"Kafka is {long}", lambda: away(kafka.freeze, kafka.thaw), AWAY_S),
         Event(f"ZooKeeper is {long}", lambda: away(zookeeper.kill, zookeeper.start), AWAY_S),
+        lost,
     ]
 
 
-def _ship_through(cluster: DemoCluster, lines: list[bytes]) -> list[tuple[Event, Shipped]]:
+def _ship_through(
+    cluster: DemoCluster, lines: list[bytes], *, only_restore: bool
+) -> list[tuple[Event, Shipped]]:
     """Ship all lines, a part during each event."""
-    events = _events(cluster)
+    events = _events(cluster, only_restore=only_restore)
     parts = [len(lines) * number // len(events) for number in range(len(events) + 1)]
     shipped = []
     for event, (first, end) in zip(events, pairwise(parts), strict=True):

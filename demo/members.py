@@ -22,7 +22,8 @@ JOIN_S = 60.0  # for a member to leave
 class Members:
     """Members of one group, each in a thread of its own, from `start` to `stop`.
 
-    A Batch that comes again, for its commit did not get through, is counted and not kept twice.
+    A Batch that comes again, for its commit did not get through or was lost, is counted and not
+    kept twice.
 
     Args:
         bootstrap: addresses of brokers.
@@ -40,7 +41,7 @@ class Members:
         self.failed: list[str] = []
         self._bootstrap = bootstrap
         self._topic = topic
-        self._batches: dict[tuple[int, int], list[tuple[bytes | None, Any]]] = {}
+        self._batches: dict[str, list[tuple[bytes | None, Any]]] = {}
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._run) for _ in range(count)]
@@ -90,8 +91,9 @@ class Members:
                 return
             rows = [(message.key, message.value) for message in batch]
             with self._lock:
-                self.redelivered += (batch.partition, batch.offset) in self._batches
-                self._batches[batch.partition, batch.offset] = rows
+                batch_id = batch.notification.batch_id
+                self.redelivered += batch_id in self._batches
+                self._batches[batch_id] = rows
             consumer.commit()
         except MemqError as exc:
             if not exc.retriable:

@@ -139,6 +139,12 @@ class Kafka(JavaService):
                 old.unlink(missing_ok=True)
             part.replace(self._archive)
 
+    def lose(self) -> None:
+        """Start again with nothing."""
+        self.kill()
+        shutil.rmtree(self.folder / "data")
+        self.start()
+
     @property
     def _settings_path(self) -> Path:
         return self.folder / "server.properties"
