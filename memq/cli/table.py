@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,16 +11,20 @@ import msgspec
 
 from memq.cli.command import (
     Group,
+    ParsedType,
     TopicType,
     connection_options,
     option,
     output_option,
     read_through_option,
+    row_option,
     storage_options_option,
 )
 from memq.cli.output import show_json, show_rows
 from memq.core.named_values import parse_catalog_options
-from memq.core.units import counted, iso_ms
+from memq.core.options import Option
+from memq.core.units import DAY_MS, GIB, MIB, counted, iso_ms, parse_time
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
@@ -31,6 +36,21 @@ catalog_option = option(
     metavar="NAME=VALUE,…",
     help="Of the catalog, besides those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
 )
+
+
+def _moment(text: str) -> datetime:
+    """Parse a time; one so long ago would be another one after a restart.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = parse_time(text, now=NEVER)
+    if found <= NEVER:
+        raise ConfigError(f"{text!r}: give a time that stays, such as 2025-06-30T12:00:00Z")
+    return found
+
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.group(cls=Group)
@@ -120,6 +140,80 @@ def put(*, topic: str, name: str, catalog_options: str, output: str, **reading: 
     done = put_topic(_open(name, catalog_options), topic, **reading)
     rows = list(map(msgspec.structs.asdict, done))
     show_rows(rows, [*_LEDGER_COLUMNS, "records"], output)
+
+
+EVERY = Option(
+    "duration",
+    "1m",
+    100,
+    DAY_MS,
+    name="every",
+    doc="How often to look for what is new: each time is a commit, and so a snapshot, for each "
+    "read partition that has something new.",
+)
+MAX_BYTES = Option(
+    "size",
+    "512MiB",
+    MIB,
+    64 * GIB,
+    name="max_bytes",
+    doc="Stored bytes after which a commit takes no more Batches.",
+)
+
+
+@table.command(
+    "follow",
+    epilog="""
+memq table follow clicks lake.clicks
+memq table follow clicks prod:lake.clicks --every 2s -o json
+memq table follow clicks lake.clicks --start 2025-06-30T00:00Z --until-caught-up
+""",
+)
+@click.argument("topic", type=TopicType())
+@click.argument("name", metavar="TABLE")
+@row_option(EVERY)
+@row_option(MAX_BYTES)
+@option(
+    "--start",
+    type=ParsedType("TIME", _moment),
+    help="Leave out what was published before: ISO 8601 with its zone. [default: all]",
+)
+@option("--until-caught-up", is_flag=True, help="End with what is published at the start.")
+@read_through_option
+@storage_options_option
+@connection_options
+@catalog_option
+@output_option
+def follow(
+    *,
+    topic: str,
+    name: str,
+    every: str,
+    max_bytes: str,
+    start: datetime | None,
+    until_caught_up: bool,
+    catalog_options: str,
+    output: str,
+    **reading: Any,
+) -> None:
+    """Put TOPIC into TABLE as it is published, until interrupted.
+
+    Each range is in the table once, however often this is killed, and whoever else puts ranges in.
+    What does not answer is waited for, which is said on stderr. SIGTERM and Ctrl-C let the present
+    commit end.
+    """
+    from memq.cli.table_put import follow_topic  # noqa: PLC0415 - slow to load
+
+    follow_topic(
+        _open(name, catalog_options),
+        topic,
+        every_s=EVERY.parse(every) / 1_000,
+        range_bytes=MAX_BYTES.parse(max_bytes),
+        start=start,
+        once=until_caught_up,
+        output=output,
+        **reading,
+    )
 
 
 _LEDGER_COLUMNS = ("topic", "topic_id", "partition", "start", "end")
