@@ -23,7 +23,7 @@ from memq.cli.command import (
 from memq.cli.output import show_json, show_rows
 from memq.core.named_values import parse_catalog_options
 from memq.core.options import Option
-from memq.core.units import DAY_MS, GIB, MIB, counted, iso_ms, parse_time
+from memq.core.units import DAY_MS, GIB, MIB, MINUTE_MS, counted, iso_ms, parse_time
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -159,6 +159,15 @@ MAX_BYTES = Option(
     name="max_bytes",
     doc="Stored bytes after which a commit takes no more Batches.",
 )
+KEEP_SNAPSHOTS = Option(
+    "duration",
+    None,
+    MINUTE_MS,
+    3650 * DAY_MS,
+    name="keep_snapshots",
+    doc="Expire snapshots of the table that are older; without it, all are kept, and commits "
+    "become slower with their number.",
+)
 
 
 @table.command(
@@ -178,6 +187,7 @@ memq table follow clicks lake.clicks --start 2025-06-30T00:00Z --until-caught-up
     type=ParsedType("TIME", _moment),
     help="Leave out what was published before: ISO 8601 with its zone. [default: all]",
 )
+@row_option(KEEP_SNAPSHOTS)
 @option("--until-caught-up", is_flag=True, help="End with what is published at the start.")
 @read_through_option
 @storage_options_option
@@ -191,6 +201,7 @@ def follow(
     every: str,
     max_bytes: str,
     start: datetime | None,
+    keep_snapshots: str | None,
     until_caught_up: bool,
     catalog_options: str,
     output: str,
@@ -210,6 +221,7 @@ def follow(
         every_s=EVERY.parse(every) / 1_000,
         range_bytes=MAX_BYTES.parse(max_bytes),
         start=start,
+        keep_s=None if keep_snapshots is None else KEEP_SNAPSHOTS.parse(keep_snapshots) / 1_000,
         once=until_caught_up,
         output=output,
         **reading,

@@ -18,11 +18,13 @@ with; such a Batch is refused, and tried again.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
 import uuid
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
@@ -49,7 +51,6 @@ from memq.tables.scan import NO_OFFSETS, settle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from datetime import datetime
 
     from memq.reading.plan import ReadPlan
     from memq.reading.rows import RowsOfBatch
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 RANGE_BYTES = 512 << 20  # stored, of a range: what an interruption repeats, and a file of good size
 STATUS_S = 0.2  # between two lines for the eye
+EXPIRE_EVERY_S = 60.0  # snapshots; that is a commit of its own
 
 
 def put_topic(table: IcebergTable, topic: str, bootstrap: str, **reading: Any) -> list[TopicRange]:
@@ -91,6 +93,7 @@ def follow_topic(
     every_s: float,
     range_bytes: float,
     start: datetime | None,
+    keep_s: float | None,
     once: bool,
     output: str,
     **reading: Any,
@@ -104,6 +107,7 @@ def follow_topic(
         every_s: seconds between the beginnings of two rounds.
         range_bytes: stored bytes after which a commit takes no more Batches.
         start: leave out what was published before; None for all that is retained.
+        keep_s: forget snapshots of the table that are older; None to keep all.
         once: end with what is published now.
         output: "json" for a line about each range.
         reading: further options of the reader.
@@ -112,6 +116,7 @@ def follow_topic(
         MemqError: as `put_topic`, what does not pass.
     """
     failures, told, job = 0, _Told(topic, table.identifier, output), "memq table follow"
+    expired_s = -math.inf
     with _opened(topic, bootstrap, job, reading) as reader, told:
         since = NO_OFFSETS
         if start is not None:
@@ -123,6 +128,9 @@ def follow_topic(
                 settled = _settled(table, reader, topic, range_bytes, since)
                 for done in _put_all(settled, reader, topic, job, lambda _: None):
                     told.put(done)
+                if keep_s is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
+                    table.expire(datetime.now(UTC) - timedelta(seconds=keep_s))
+                    expired_s = begun_s
             except MemqError as exc:
                 if not (exc.retriable or isinstance(exc, RangeConflictError)):
                     raise
