@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from memq.tables.scan import Settled
 
 RANGE_BYTES = 512 << 20  # stored, of a range: what an interruption repeats, and a file of good size
-STATUS_S = 0.2  # between two lines for the eye
 EXPIRE_EVERY_S = 60.0  # snapshots; that is a commit of its own
 
 
@@ -115,9 +114,8 @@ def follow_topic(
     Raises:
         MemqError: as `put_topic`, what does not pass.
     """
-    failures, told, job = 0, _Told(topic, table.identifier, output), "memq table follow"
-    expired_s = -math.inf
-    with _opened(topic, bootstrap, job, reading) as reader, told:
+    failures, expired_s, job = 0, -math.inf, "memq table follow"
+    with _opened(topic, bootstrap, job, reading) as reader:
         since = NO_OFFSETS
         if start is not None:
             found = reader.offsets(int(start.timestamp() * 1000))
@@ -127,80 +125,32 @@ def follow_topic(
             try:
                 settled = _settled(table, reader, topic, range_bytes, since)
                 for done in _put_all(settled, reader, topic, job, lambda _: None):
-                    told.put(done)
+                    _tell(done, output)
                 if keep_s is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
                     table.expire(datetime.now(UTC) - timedelta(seconds=keep_s))
                     expired_s = begun_s
             except MemqError as exc:
                 if not (exc.retriable or isinstance(exc, RangeConflictError)):
                     raise
-                told.failed(exc)
+                if not failures:  # a catalog's own words have lines
+                    notice(f"memq: waiting, and trying again: {' '.join(str(exc).split())}")
                 time.sleep(STORAGE_BACKOFF.equal_jitter_s(failures, SYSTEM.random))
                 failures += 1
                 continue
+            if failures:
+                notice("memq: going on")
             failures = 0
-            told.went_well()
             if once:
                 return
             time.sleep(max(0.0, begun_s + every_s - time.monotonic()))
 
 
-class _Told:
-    """Says how far it is: a line that changes at a terminal, a line for each range as JSON.
-
-    Args:
-        topic: that is put in.
-        table: its name.
-        output: "table" or "json".
-    """
-
-    def __init__(self, topic: str, table: str, output: str) -> None:
-        self._name = f"{topic} to {table}"
-        self._json = output == "json"
-        self._live = sys.stderr.isatty() and not self._json
-        self._ranges = self._records = 0
-        self._down = False
-        self._shown_s = 0.0
-
-    def __enter__(self) -> None:
-        if self._live:
-            notice(f"memq: {self._name}: following; Ctrl-C ends")
-
-    def __exit__(self, *exc: object) -> None:
-        if not self._json:
-            notice(f"{self._clear()}memq: {self._line}")
-
-    @property
-    def _line(self) -> str:
-        records, ranges = counted(self._records, "record"), counted(self._ranges, "range")
-        return f"{self._name}: {records} in {ranges}"
-
-    def _clear(self) -> str:
-        return "\r\x1b[K" if self._live else ""
-
-    def put(self, done: TopicRange) -> None:
-        """Tell of a range that was put in."""
-        self._ranges += 1
-        self._records += done.records
-        if self._json:
-            click.echo(msgspec.json.encode(done))
-        elif self._live and time.monotonic() >= self._shown_s + STATUS_S:
-            self._shown_s = time.monotonic()
-            sys.stderr.write(f"{self._clear()}{self._line}")
-            sys.stderr.flush()
-
-    def failed(self, why: MemqError) -> None:
-        """Say, once, that there is a wait."""
-        if not self._down:
-            reason = " ".join(str(why).split())  # a catalog's own has lines
-            notice(f"{self._clear()}memq: waiting, and trying again: {reason}")
-        self._down = True
-
-    def went_well(self) -> None:
-        """Say that the wait is over, if there was one."""
-        if self._down:
-            notice(f"{self._clear()}memq: going on")
-        self._down = False
+def _tell(done: TopicRange, output: str) -> None:
+    """Say that a range was put in: to a program, or to somebody at a terminal."""
+    if output == "json":
+        click.echo(msgspec.json.encode(done))
+    elif sys.stderr.isatty():
+        notice(f"memq: {done}: {counted(done.records, 'record')}")
 
 
 @contextmanager
