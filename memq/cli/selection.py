@@ -99,7 +99,8 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> BatchSelection:
     stop = ends if asked.ends else None
     if asked.offset is not None:
         for number, end in ends.items():
-            wanted = OffsetRange(number, asked.offset, max(asked.offset, end))
+            beyond = asked.offset > end
+            wanted = OffsetRange(number, asked.offset, max(asked.offset, end) + beyond)
             check_retained(topic, wanted, retained)
         return BatchSelection(dict.fromkeys(ends, asked.offset), stop)
     if asked.tail is not None:
