@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 import msgspec
@@ -17,18 +17,35 @@ from memq.cli.command import (
     option,
     output_option,
     read_through_option,
-    row_option,
     storage_options_option,
+    table_options,
 )
 from memq.cli.output import show_json, show_rows
 from memq.core.named_values import parse_catalog_options
-from memq.core.options import Option
+from memq.core.options import Option, defaults, options_of, parse_options
 from memq.core.units import DAY_MS, GIB, MIB, MINUTE_MS, counted, iso_ms, parse_time
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
     from memq.tables.iceberg import CommittedRange, IcebergTable
+
+
+class FollowOptions(NamedTuple):
+    """How a topic is followed.
+
+    Attributes:
+        every_ms: How often to look for what is new: each time is a commit, and so a snapshot, for
+            each read partition that has something new.
+        max_bytes: Stored bytes after which a commit takes no more Batches.
+        keep_snapshots_ms: Expire snapshots of the table that are older; without it, all are kept,
+            and commits become slower with their number.
+    """
+
+    every_ms: Annotated[int, Option("duration", "1m", 100, DAY_MS)]
+    max_bytes: Annotated[int, Option("size", "512MiB", MIB, 64 * GIB)]
+    keep_snapshots_ms: Annotated[int | None, Option("duration", None, MINUTE_MS, 3650 * DAY_MS)]
+
 
 catalog_option = option(
     "--catalog-options",
@@ -142,34 +159,6 @@ def put(*, topic: str, name: str, catalog_options: str, output: str, **reading: 
     show_rows(rows, [*_LEDGER_COLUMNS, "records"], output)
 
 
-EVERY = Option(
-    "duration",
-    "1m",
-    100,
-    DAY_MS,
-    name="every",
-    doc="How often to look for what is new: each time is a commit, and so a snapshot, for each "
-    "read partition that has something new.",
-)
-MAX_BYTES = Option(
-    "size",
-    "512MiB",
-    MIB,
-    64 * GIB,
-    name="max_bytes",
-    doc="Stored bytes after which a commit takes no more Batches.",
-)
-KEEP_SNAPSHOTS = Option(
-    "duration",
-    None,
-    MINUTE_MS,
-    3650 * DAY_MS,
-    name="keep_snapshots",
-    doc="Expire snapshots of the table that are older; without it, all are kept, and commits "
-    "become slower with their number.",
-)
-
-
 @table.command(
     "follow",
     epilog="""
@@ -180,14 +169,12 @@ memq table follow clicks lake.clicks --start 2025-06-30T00:00Z --until-caught-up
 )
 @click.argument("topic", type=TopicType())
 @click.argument("name", metavar="TABLE")
-@row_option(EVERY)
-@row_option(MAX_BYTES)
+@table_options(options_of(FollowOptions))
 @option(
     "--start",
     type=ParsedType("TIME", _moment),
     help="Leave out what was published before: ISO 8601 with its zone. [default: all]",
 )
-@row_option(KEEP_SNAPSHOTS)
 @option("--until-caught-up", is_flag=True, help="End with what is published at the start.")
 @read_through_option
 @storage_options_option
@@ -195,17 +182,7 @@ memq table follow clicks lake.clicks --start 2025-06-30T00:00Z --until-caught-up
 @catalog_option
 @output_option
 def follow(
-    *,
-    topic: str,
-    name: str,
-    every: str,
-    max_bytes: str,
-    start: datetime | None,
-    keep_snapshots: str | None,
-    until_caught_up: bool,
-    catalog_options: str,
-    output: str,
-    **reading: Any,
+    *, topic: str, name: str, given: dict[str, str], catalog_options: str, **others: Any
 ) -> None:
     """Put TOPIC into TABLE as it is published, until interrupted.
 
@@ -215,17 +192,9 @@ def follow(
     """
     from memq.cli.table_put import follow_topic  # noqa: PLC0415 - slow to load
 
-    follow_topic(
-        _open(name, catalog_options),
-        topic,
-        every_s=EVERY.parse(every) / 1_000,
-        range_bytes=MAX_BYTES.parse(max_bytes),
-        start=start,
-        keep_s=None if keep_snapshots is None else KEEP_SNAPSHOTS.parse(keep_snapshots) / 1_000,
-        once=until_caught_up,
-        output=output,
-        **reading,
-    )
+    rows = options_of(FollowOptions)
+    options = FollowOptions(**defaults(rows) | parse_options(rows, given))
+    follow_topic(_open(name, catalog_options), topic, options, **others)
 
 
 _LEDGER_COLUMNS = ("topic", "topic_id", "partition", "start", "end")

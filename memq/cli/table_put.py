@@ -52,6 +52,7 @@ from memq.tables.scan import NO_OFFSETS, settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from memq.cli.table import FollowOptions
     from memq.reading.plan import ReadPlan
     from memq.reading.rows import RowsOfBatch
     from memq.tables.iceberg import IcebergTable
@@ -87,14 +88,12 @@ def put_topic(table: IcebergTable, topic: str, bootstrap: str, **reading: Any) -
 def follow_topic(
     table: IcebergTable,
     topic: str,
-    bootstrap: str,
+    options: FollowOptions,
     *,
-    every_s: float,
-    range_bytes: float,
-    start: datetime | None,
-    keep_s: float | None,
-    once: bool,
-    output: str,
+    bootstrap: str,
+    start: datetime | None = None,
+    until_caught_up: bool = False,
+    output: str = "table",
     **reading: Any,
 ) -> None:
     """Put in what a table lacks of a topic, again and again.
@@ -102,12 +101,10 @@ def follow_topic(
     Args:
         table: the table, which is made when there is none.
         topic: the topic.
+        options: how often, and how much.
         bootstrap: some brokers.
-        every_s: seconds between the beginnings of two rounds.
-        range_bytes: stored bytes after which a commit takes no more Batches.
         start: leave out what was published before; None for all that is retained.
-        keep_s: forget snapshots of the table that are older; None to keep all.
-        once: end with what is published now.
+        until_caught_up: end with what is published now.
         output: "json" for a line about each range.
         reading: further options of the reader.
 
@@ -123,11 +120,12 @@ def follow_topic(
         while True:
             begun_s = time.monotonic()
             try:
-                settled = _settled(table, reader, topic, range_bytes, since)
+                settled = _settled(table, reader, topic, options.max_bytes, since)
                 for done in _put_all(settled, reader, topic, job, lambda _: None):
                     _tell(done, output)
-                if keep_s is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
-                    table.expire(datetime.now(UTC) - timedelta(seconds=keep_s))
+                kept_ms = options.keep_snapshots_ms
+                if kept_ms is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
+                    table.expire(datetime.now(UTC) - timedelta(milliseconds=kept_ms))
                     expired_s = begun_s
             except MemqError as exc:
                 if not (exc.retriable or isinstance(exc, RangeConflictError)):
@@ -140,9 +138,9 @@ def follow_topic(
             if failures:
                 notice("memq: going on")
             failures = 0
-            if once:
+            if until_caught_up:
                 return
-            time.sleep(max(0.0, begun_s + every_s - time.monotonic()))
+            time.sleep(max(0.0, begun_s + options.every_ms / 1_000 - time.monotonic()))
 
 
 def _tell(done: TopicRange, output: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from memq.cli import table_put
 from memq.cli.main import main
+from memq.cli.table import FollowOptions
 from memq.client.topic import SyncTopicClient
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms
@@ -120,6 +121,7 @@ def _grown(lake, before):
 DYING = """
 import os, sys
 from memq.cli.main import main
+from memq.cli.table import FollowOptions
 from memq.tables.iceberg import IcebergTable
 real = IcebergTable.commit
 def commit(*arguments):
@@ -246,13 +248,9 @@ def test_snapshots_that_are_forgotten(lake):
         table_put.follow_topic(
             lake.table,
             lake.topic,
-            lake.address,
-            every_s=0.1,
-            range_bytes=1,
-            start=None,
-            keep_s=0.0,
-            once=True,
-            output="json",
+            FollowOptions(100, 1, 0),
+            bootstrap=lake.address,
+            until_caught_up=True,
         )
         assert len(lake.table.load().metadata.snapshots) == 1
     caught_up(lake)
