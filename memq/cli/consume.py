@@ -133,6 +133,9 @@ def _parse_offset(text: str) -> dict[str, Any]:
     )
 
 
+OffsetType = partial(ParsedType, "OFFSET", _parse_offset)
+
+
 @click.command(
     cls=Command,
     epilog="""
@@ -150,12 +153,7 @@ memq consume orders 'clicks\\..*' --json
 @option("-t", "--topic", "more_topics", type=TopicType(), multiple=True, help="Like TOPIC.")
 @option("--from-beginning", is_flag=True, help="Begin with what is retained, not with what comes.")
 @option(
-    "-o",
-    "--offset",
-    "bounds",
-    type=ParsedType("OFFSET", _parse_offset),
-    multiple=True,
-    help="beginning, end, an offset, -N for the last N LogMessages, or s@TIME and e@TIME.",
+    "-o", "--offset", "bounds", type=OffsetType(), multiple=True, help="Where to begin; see above."
 )
 @option(
     "-g",
@@ -207,11 +205,7 @@ memq consume orders 'clicks\\..*' --json
 )
 @option("-J", "--json", "as_json", is_flag=True, help="The same as --format json.")
 @option(
-    "-f",
-    "--template",
-    type=SeparatorType(),
-    help=r"Text for each LogMessage, such as '%t %p %o %k %v %h %T\n': topic, partition, offset, "
-    "key, value, headers, milliseconds; %K and %S are sizes.",
+    "-f", "--template", type=SeparatorType(), help=r"Such as '%t %p %o %k %v %h %T\n'; see above."
 )
 @option("--print-key", is_flag=True, help="Of raw: print the key before each value.")
 @option(
@@ -255,6 +249,11 @@ def consume(
     Several topics are merged as they come. A TOPIC with a character that no name has, such as * or
     +, is a regular expression for whole names; topics that are made later are found within minutes.
 
+    --offset is beginning, end, an offset, -10 for the last 10 LogMessages, or s@TIME; e@TIME, given
+    as well, is where to end. In a --template %t is the topic, %p the partition, %o the offset, %k
+    the key, %v the value, %h the headers, %T the time in ms, %K and %S are the sizes of key and
+    value.
+
     A group remembers a Batch once all its lines are written. Brokers that do not answer are waited
     for, which is said on stderr; at a terminal so is when reading begins.
 
@@ -278,7 +277,7 @@ def consume(
     check_stdout()
     with quiet_log("memq.client.cluster"), contextlib.ExitStack() as opened:
         source = partial(_open, opened, given, timeout=timeout, left=left, named=not plain)
-        find = partial(_matching, given["bootstrap"], wanted, _brokers(given))
+        find = partial(_matching, given, wanted)
         names = {wanted[0]} if plain else find()
         sources = [source(each, asked) for each in sorted(names)]
         whole = asked._replace(from_beginning=True, tail=None, since=None, offset=None)
@@ -291,10 +290,6 @@ def consume(
                 if is_member and not each.waiting.brokers_down:
                     commit(each.consumer, each.printer.written)
             raise
-
-
-def _brokers(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: given[name] for name in ("token", "security", "zone")}
 
 
 def _open(
@@ -320,7 +315,8 @@ def _open(
     form, as_json = options.pop("form"), options.pop("as_json")
     key, has_key = options.pop("key_separator"), options.pop("print_key")
     separator = options.pop("key_delimiter") or (key if has_key else None)
-    with SyncTopicClient(bootstrap, topic, client="memq consume", **_brokers(given)) as client:
+    brokers = {name: given[name] for name in ("token", "security", "zone")}
+    with SyncTopicClient(bootstrap, topic, client="memq consume", **brokers) as client:
         info, selection = client.info(), select(client, topic, asked)
     schema = deserialize_schema(info.schemas[info.schema_id])
     lines = lines_of("json" if as_json else form, schema, separator, named=named)
@@ -508,14 +504,8 @@ class Source(NamedTuple):
     waiting: Waiting
     printer: Printer
 
-    @property
-    def has_more(self) -> bool:
-        """Whether its end has not come."""
-        stop = self.printer.selection.stop
-        return not (stop and _ended(self.consumer, stop))
 
-
-def _matching(bootstrap: str, wanted: Iterable[str], brokers: Mapping[str, Any]) -> set[str]:
+def _matching(given: Mapping[str, Any], wanted: Iterable[str]) -> set[str]:
     """Return the topics that are wanted by name or by pattern; MemQ's own only by an underscore.
 
     Raises:
@@ -525,7 +515,8 @@ def _matching(bootstrap: str, wanted: Iterable[str], brokers: Mapping[str, Any])
     from memq import AdminClient  # noqa: PLC0415 - loads Arrow
 
     found: set[str] = set()
-    with AdminClient(bootstrap, token=brokers["token"], security=brokers["security"]) as admin:
+    login = {name: given[name] for name in ("bootstrap", "token", "security")}
+    with AdminClient(**login) as admin:
         known = [each.config.name for each in admin.list_topics()]
     for each in wanted:
         try:
@@ -563,7 +554,7 @@ def _print_batches(sources: list[Source], more: Iterator[list[Source]], *, is_me
     """
     greet = all(each.printer.selection.stop is None for each in sources) and sys.stderr.isatty()
     wait_s = POLL_S
-    while live := [each for each in sources if each.has_more]:
+    while live := [x for x in sources if not _ended(x.consumer, x.printer.selection.stop)]:
         if greet and all(each.consumer.assignment for each in live):
             notice("memq: listening; Ctrl-C ends")
             greet = False
@@ -584,7 +575,9 @@ def _print_batches(sources: list[Source], more: Iterator[list[Source]], *, is_me
         sources += next(more, [])
 
 
-def _ended(consumer: Consumer, stop: dict[int, int]) -> bool:
+def _ended(consumer: Consumer, stop: dict[int, int] | None) -> bool:
+    if not stop:
+        return False
     try:
         assigned = consumer.assignment
         return bool(assigned) and all(consumer.position(each) >= stop[each] for each in assigned)

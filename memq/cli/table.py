@@ -162,7 +162,6 @@ def put(*, topic: str, name: str, catalog_options: str, output: str, **reading: 
 @table.command(
     "follow",
     epilog="""
-memq table follow clicks lake.clicks
 memq table follow clicks prod:lake.clicks --every 2s -o json
 memq table follow clicks lake.clicks --start 2025-06-30T00:00Z --until-caught-up
 """,

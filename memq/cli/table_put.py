@@ -112,6 +112,7 @@ def follow_topic(
         MemqError: as `put_topic`, what does not pass.
     """
     failures, expired_s, job = 0, -math.inf, "memq table follow"
+    every_s, kept_ms = options.every_ms / 1_000, options.keep_snapshots_ms
     with _opened(topic, bootstrap, job, reading) as reader:
         since = NO_OFFSETS
         if start is not None:
@@ -123,7 +124,6 @@ def follow_topic(
                 settled = _settled(table, reader, topic, options.max_bytes, since)
                 for done in _put_all(settled, reader, topic, job, lambda _: None):
                     _tell(done, output)
-                kept_ms = options.keep_snapshots_ms
                 if kept_ms is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
                     table.expire(datetime.now(UTC) - timedelta(milliseconds=kept_ms))
                     expired_s = begun_s
@@ -140,7 +140,7 @@ def follow_topic(
             failures = 0
             if until_caught_up:
                 return
-            time.sleep(max(0.0, begun_s + options.every_ms / 1_000 - time.monotonic()))
+            time.sleep(max(0.0, begun_s + every_s - time.monotonic()))
 
 
 def _tell(done: TopicRange, output: str) -> None:

@@ -45,8 +45,8 @@ def template_lines(template: bytes, schema: pa.Schema) -> Lines:
     parts = _LETTER.split(template)
     for letter in parts[1::2]:
         if not letter or letter not in LETTERS.encode():
-            known = " ".join(f"%{each}" for each in LETTERS)
-            raise InvalidRequestError(f"the template has %{letter.decode('latin-1')}; use {known}")
+            given = letter.decode("latin-1")
+            raise InvalidRequestError(f"template: %{given} is none of %{' %'.join(LETTERS)}")
 
     def lines(batch: Batch) -> Iterator[memoryview]:
         for rows in (section.rows for section in batch.sections if len(section.rows)):

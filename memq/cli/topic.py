@@ -169,12 +169,10 @@ def trim(
     if number is not None:
         wanted = dict.fromkeys(wanted, number)
     stays = admin.trim_topic(name, wanted, execute=execute)
-    rows: list[Row] = [
-        {"topic": name, "partition": each.partition, "start": each.start, "end": each.end}
-        | {"stays": stays[each.partition]}
-        for each in found
-    ]
-    show_rows(rows, ["topic", "partition", "start", "end", "stays"], output)
+    columns = ("topic", "partition", "start", "end", "stays")
+    places = [(name, each.partition, each.start, each.end) for each in found]
+    rows = [dict(zip(columns, (*each, stays[each[1]]), strict=True)) for each in places]
+    show_rows(rows, columns, output)
     if not execute:
         notice("memq: nothing was changed; add --execute")
 

@@ -192,8 +192,8 @@ class AsyncAdminClient:
             InvalidRequestError: an offset is not published, or there is no such partition.
         """
         wanted = [m.PartitionOffset(*each) for each in offsets.items()]
-        request = m.TrimTopic(topic=topic, offsets=wanted, execute=execute)
-        answer, _ = await self._queue(topic).ask(request)
+        trim = m.TrimTopic(topic=topic, offsets=wanted, execute=execute)
+        answer, _ = await self._queue(topic).ask(trim)
         return {each.partition: each.offset for each in answer.offsets}
 
     # -- the cluster ------------------------------------------------------------------------

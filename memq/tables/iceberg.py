@@ -86,7 +86,6 @@ JOB = "memq.job"
 
 FORMAT_VERSION = 2  # the first with sequence numbers, which tell what came after what
 KEEP_PREVIOUS_METADATA = 100  # else each commit leaves one more file for ever
-MERGE_MANIFESTS = "true"  # a hundred at a time; else each commit reads and writes one more
 
 _IDENTIFIER = re.compile(r"[^.\s]+(\.[^.\s]+)+")
 _encoder = msgspec.json.Encoder()
@@ -139,7 +138,7 @@ class IcebergTable:
             "format-version": str(FORMAT_VERSION),
             "write.metadata.delete-after-commit.enabled": "true",
             "write.metadata.previous-versions-max": str(KEEP_PREVIOUS_METADATA),
-            "commit.manifest-merge.enabled": MERGE_MANIFESTS,
+            "commit.manifest-merge.enabled": "true",  # else each commit adds one more to read
         }
         namespace = self.identifier.rpartition(".")[0]
         with _explained("make", self.identifier), _types_checked(self.identifier):
