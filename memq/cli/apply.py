@@ -48,7 +48,7 @@ memq apply topics.yaml
 @option("--dry-run", is_flag=True, help="Only show what would change; then the exit code is 3.")
 @admin_options
 def apply(*, path: Path, dry_run: bool, admin: AdminClient, output: str) -> None:
-    """Make and change topics, so that they are as FILE says; none is deleted.
+    """Make and change topics as FILE says; none is deleted.
 
     FILE is TOML, JSON or YAML, with the options of `memq topic create` by topic, and a schema: in
     TOML a section [topics.clicks] with retention = "30d". A second run changes nothing.

@@ -192,8 +192,8 @@ def follow(
     from memq.cli.table_put import follow_topic  # noqa: PLC0415 - slow to load
 
     rows = options_of(FollowOptions)
-    options = FollowOptions(**defaults(rows) | parse_options(rows, given))
-    follow_topic(_open(name, catalog_options), topic, options, **others)
+    options = defaults(rows) | parse_options(rows, given)
+    follow_topic(_open(name, catalog_options), topic, **options, **others)
 
 
 _LEDGER_COLUMNS = ("topic", "topic_id", "partition", "start", "end")

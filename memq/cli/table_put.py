@@ -52,7 +52,6 @@ from memq.tables.scan import NO_OFFSETS, settle
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from memq.cli.table import FollowOptions
     from memq.reading.plan import ReadPlan
     from memq.reading.rows import RowsOfBatch
     from memq.tables.iceberg import IcebergTable
@@ -88,9 +87,11 @@ def put_topic(table: IcebergTable, topic: str, bootstrap: str, **reading: Any) -
 def follow_topic(
     table: IcebergTable,
     topic: str,
-    options: FollowOptions,
-    *,
     bootstrap: str,
+    *,
+    every_ms: float,
+    max_bytes: float,
+    keep_snapshots_ms: float | None = None,
     start: datetime | None = None,
     until_caught_up: bool = False,
     output: str = "table",
@@ -101,8 +102,10 @@ def follow_topic(
     Args:
         table: the table, which is made when there is none.
         topic: the topic.
-        options: how often, and how much.
         bootstrap: some brokers.
+        every_ms: from the beginning of a round to that of the next.
+        max_bytes: stored, after which a commit takes no more Batches.
+        keep_snapshots_ms: forget snapshots of the table that are older; None to keep all.
         start: leave out what was published before; None for all that is retained.
         until_caught_up: end with what is published now.
         output: "json" for a line about each range.
@@ -112,7 +115,6 @@ def follow_topic(
         MemqError: as `put_topic`, what does not pass.
     """
     failures, expired_s, job = 0, -math.inf, "memq table follow"
-    every_s, kept_ms = options.every_ms / 1_000, options.keep_snapshots_ms
     with _opened(topic, bootstrap, job, reading) as reader:
         since = NO_OFFSETS
         if start is not None:
@@ -121,11 +123,11 @@ def follow_topic(
         while True:
             begun_s = time.monotonic()
             try:
-                settled = _settled(table, reader, topic, options.max_bytes, since)
+                settled = _settled(table, reader, topic, max_bytes, since)
                 for done in _put_all(settled, reader, topic, job, lambda _: None):
                     _tell(done, output)
-                if kept_ms is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
-                    table.expire(datetime.now(UTC) - timedelta(milliseconds=kept_ms))
+                if keep_snapshots_ms is not None and begun_s >= expired_s + EXPIRE_EVERY_S:
+                    table.expire(datetime.now(UTC) - timedelta(milliseconds=keep_snapshots_ms))
                     expired_s = begun_s
             except MemqError as exc:
                 if not (exc.retriable or isinstance(exc, RangeConflictError)):
@@ -140,7 +142,7 @@ def follow_topic(
             failures = 0
             if until_caught_up:
                 return
-            time.sleep(max(0.0, begun_s + every_s - time.monotonic()))
+            time.sleep(max(0.0, begun_s + every_ms / 1_000 - time.monotonic()))
 
 
 def _tell(done: TopicRange, output: str) -> None:

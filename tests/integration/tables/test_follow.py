@@ -14,7 +14,6 @@ import pytest
 
 from memq.cli import table_put
 from memq.cli.main import main
-from memq.cli.table import FollowOptions
 from memq.client.topic import SyncTopicClient
 from memq.core.ranges import OffsetRange
 from memq.core.units import iso_ms
@@ -248,8 +247,10 @@ def test_snapshots_that_are_forgotten(lake):
         table_put.follow_topic(
             lake.table,
             lake.topic,
-            FollowOptions(100, 1, 0),
-            bootstrap=lake.address,
+            lake.address,
+            every_ms=100,
+            max_bytes=1,
+            keep_snapshots_ms=0,
             until_caught_up=True,
         )
         assert len(lake.table.load().metadata.snapshots) == 1
