@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SIZES_BYTES = 256 << 10  # of notifications at a time, of each read partition, to add up sizes
 MAX_FAILURES = 3  # of deletions, until the storage is left alone
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
 DELETE_OF_TOPIC = 1_000  # objects; as many as S3 removes by one request
@@ -174,8 +175,7 @@ async def _settled(hosted: HostedTopic, partition: int, context: BrokerContext) 
 async def _beyond_bytes(hosted: HostedTopic, context: BrokerContext) -> dict[int, int]:
     """Find the oldest notifications without which a topic has no more than `retention_bytes`.
 
-    Sizes are added up once, and then as notifications come and go. This holds one of each read
-    partition in memory.
+    Sizes are added up once, and then as notifications come and go.
 
     Returns:
         One past the last of them, by read partition.
@@ -188,10 +188,10 @@ async def _beyond_bytes(hosted: HostedTopic, context: BrokerContext) -> dict[int
         was, counted_to, size_bytes = hosted.sizes.get(partition, (start, start, 0))
         if was != start:  # another broker has removed some meanwhile
             counted_to, size_bytes = start, 0
-        async for _, _, size in _sizes(queue_topic, partition, range(counted_to, end), context):
+        async for _, _, size in _sizes(queue_topic, partition, (counted_to, end), context):
             size_bytes += size
         hosted.sizes[partition] = start, end, size_bytes
-        settled = range(start, await _settled(hosted, partition, context))
+        settled = start, await _settled(hosted, partition, context)
         following.append(_sizes(queue_topic, partition, settled, context))
 
     async def push(partition: int) -> None:
@@ -199,9 +199,9 @@ async def _beyond_bytes(hosted: HostedTopic, context: BrokerContext) -> dict[int
             heapq.heappush(oldest, (running_ms, partition, offset, size))
             return
 
-    for partition in range(config.read_partitions):
-        await push(partition)
     excess = sum(size for *_, size in hosted.sizes.values()) - config.retention_bytes
+    for partition in range(config.read_partitions if excess > 0 else 0):
+        await push(partition)
     ends: dict[int, int] = {}
     while oldest and excess > 0:
         _, partition, offset, size = heapq.heappop(oldest)
@@ -212,11 +212,11 @@ async def _beyond_bytes(hosted: HostedTopic, context: BrokerContext) -> dict[int
 
 
 async def _sizes(
-    topic: str, partition: int, offsets: range, context: BrokerContext
+    topic: str, partition: int, within: tuple[int, int], context: BrokerContext
 ) -> AsyncIterator[tuple[int, int, int]]:
     """Yield running time, offset and size of Batches, up to the first that is damaged."""
     with contextlib.suppress(CorruptDataError):  # which is told of when it expires
-        async for entry in context.entries(topic, partition, offsets.start, offsets.stop):
+        async for entry in context.entries(topic, partition, *within, at_once_bytes=SIZES_BYTES):
             size_bytes = decode_notification(entry.payload).size_bytes
             yield entry.running_ms, entry.offset, size_bytes
 

@@ -156,11 +156,7 @@ memq consume orders 'clicks\\..*' --json
     "-o", "--offset", "bounds", type=OffsetType(), multiple=True, help="Where to begin; see above."
 )
 @option(
-    "-g",
-    "-G",
-    "--group",
-    type=GroupType(),
-    help="Go on where this group has come to, and remember how far it gets.",
+    "-g", "-G", "--group", type=GroupType(), help="Go on where this group is, and keep its place."
 )
 @option(
     "--from",

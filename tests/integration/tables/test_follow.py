@@ -193,20 +193,19 @@ def test_a_topic_that_gains_a_column(lake):
 def test_a_batch_with_a_column_that_is_not_known_yet(lake, monkeypatch):
     """It is left for the next round: its column would be lost."""
     lake.produce(1)
-    known = []
+    rounds = []
     real = table_put._settled
 
     def settled(table, reader, *arguments):
-        if not known:
-            known.append(reader.schema_ids)
-            found = real(table, reader, *arguments)
+        found = real(table, reader, *arguments)
+        rounds.append(found)
+        if len(rounds) == 1:
             reader._client.schema_ids = frozenset()
-            return found
-        return real(table, reader, *arguments)
+        return found
 
     monkeypatch.setattr(table_put, "_settled", settled)
     caught_up(lake)
-    assert known
+    assert len(rounds) == 2
 
 
 def test_a_topic_that_is_recreated(lake):
@@ -244,14 +243,32 @@ def test_snapshots_that_are_forgotten(lake):
     """What is in the table is known without them, and nothing is put in twice."""
     for _ in range(2):
         lake.produce(2)
-        table_put.follow_topic(
-            lake.table,
-            lake.topic,
-            lake.address,
-            every_ms=100,
-            max_bytes=1,
-            keep_snapshots_ms=0,
-            until_caught_up=True,
-        )
+        follow(lake, keep_snapshots_ms=0)
         assert len(lake.table.load().metadata.snapshots) == 1
     caught_up(lake)
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_signal_during_a_commit(lake, monkeypatch, signals):
+    """The commit ends, and no other is begun; a second signal does not wait for it."""
+    lake = TopicLake(lake.address, lake.folder)
+    lake.produce(3)
+    real = IcebergTable.commit
+
+    def commit(*arguments):
+        for _ in range(signals):
+            signal.raise_signal(signal.SIGINT)
+        real(*arguments)
+
+    monkeypatch.setattr(IcebergTable, "commit", commit)
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        follow(lake)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert len(lake.table.ranges()) == (signals == 1)
+
+
+def follow(lake, **options):
+    """Follow in this process, each Batch as a range of its own, up to what is published now."""
+    rows = {"every_ms": 100, "max_bytes": 1, "until_caught_up": True} | options
+    table_put.follow_topic(lake.table, lake.topic, lake.address, **rows)
