@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from bisect import bisect_left, bisect_right
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from memq.broker.access_log import said
 from memq.broker.authorization import describes, hidden_topic
 from memq.broker.credentials import Lender
 from memq.broker.lag import check_read_partition
+from memq.broker.retention import delete_expired, trim
 from memq.broker.stored_groups import StoredGroups
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.names import MAX_PRODUCER_ID, is_producer_id
@@ -141,6 +143,7 @@ class Handlers:
             m.CreateTopic: _Kind(self._create_topic, lists=True),
             m.AlterTopic: _Kind(self._alter_topic, lists=True),
             m.DeleteTopic: _Kind(self._delete_topic),
+            m.TrimTopic: _Kind(self._trim_topic),
             m.FetchNotifications: _Kind(self._fetch_notifications, only_reads=True),
             m.FetchOffsets: _Kind(self._fetch_offsets, only_reads=True),
             m.FetchWatermark: _Kind(self._fetch_watermark, only_reads=True),
@@ -234,7 +237,7 @@ class Handlers:
 
     def before(self, request: m.Struct) -> dict[str, Any]:
         """Return what a request is about to change, for the access log."""
-        if isinstance(request, m.AlterTopic | m.DeleteTopic):
+        if isinstance(request, m.AlterTopic | m.DeleteTopic | m.TrimTopic):
             with contextlib.suppress(MemqError):
                 return {"before": said(self._topics.get(request.topic).topic.config)}
         return {}
@@ -361,6 +364,22 @@ class Handlers:
     async def _delete_topic(self, request: m.DeleteTopic) -> m.Done:
         await self._topics.delete(request.topic, request.topic_id)
         return m.Done()
+
+    async def _trim_topic(self, request: m.TrimTopic) -> m.TrimTopicAnswer:
+        await self._coordinated(request)
+        hosted = self._topics.coordinated(request.topic, request.topic_id)
+        wanted = {each.partition: each.offset for each in request.offsets}
+        for partition, offset in wanted.items():
+            _, end = await self._retained(hosted.topic, partition)
+            if not 0 <= offset <= end:
+                raise InvalidRequestError(
+                    f"{request.topic}/{partition} ends at {end}; {offset} is not published"
+                )
+        self._context.check_lease()
+        record = partial(self._topics.alter, request.topic, {}, None) if request.execute else None
+        ends, keys = await trim(hosted, wanted, self._context, record)
+        self._context.fatal_errors.spawn("trim", delete_expired(keys, self._context))
+        return m.TrimTopicAnswer(offsets=[m.PartitionOffset(*each) for each in ends.items()])
 
     # -- reading ----------------------------------------------------------------------------
 

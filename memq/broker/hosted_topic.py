@@ -49,6 +49,8 @@ class HostedTopic:
         messages_received: Messages that came since they were last counted.
         bytes_received: their bytes.
         expired_before_ms: retention has removed what was published before this time.
+        removing: is held while notifications are removed.
+        sizes: by read partition, from and to which offset Batches were counted, and their bytes.
     """
 
     def __init__(self, topic: Topic, context: BrokerContext) -> None:
@@ -57,6 +59,8 @@ class HostedTopic:
         self.messages_received = 0
         self.bytes_received = 0
         self.expired_before_ms = 0
+        self.removing = asyncio.Lock()
+        self.sizes: dict[int, tuple[int, int, int]] = {}
         self.partitions: dict[int, WritePartition] = {}
         self.coordinated = False
         self.group_changes = 0
@@ -91,7 +95,9 @@ class HostedTopic:
         It never went further than it reaches now, also by the clock of another broker, than it
         reached when the topic was altered last, or than it went since the broker started.
         """
-        reach_ms = now_ms - self.topic.config.retention_ms + self._context.clocks_differ_ms
+        config = self.topic.config
+        shortest_ms = config.dedup_window_ms if config.retention_bytes else config.retention_ms
+        reach_ms = now_ms - shortest_ms + self._context.clocks_differ_ms
         return max(reach_ms, self.topic.retained_since_ms, self.expired_before_ms)
 
     async def watermarks(self) -> tuple[list[int], list[int]]:

@@ -6,6 +6,12 @@ a notification whose object retention has removed. Brokers of a cluster learn so
 far another one has gone, so its objects are deleted later still. A crash between the two steps
 leaves objects that no notification names.
 
+A topic with `retention_bytes` also loses its oldest Batches, by the time of publication, while it
+has more bytes; and `memq topic trim` removes some at once. Neither removes what is younger than
+`dedup_window`, which is the least that `retention` may be: so nothing is promised to readers and
+to deduplication that would hold for `retention` alone. What a trim has removed is written down
+before.
+
 *Orphans*. Such objects, and those of Batches whose upload succeeded but whose notification was
 never published (a crash, a missed deadline), hold nothing that was acked. But the same is seen when
 the queue has lost notifications, and then the objects are all that is left of acked data. So an
@@ -35,6 +41,8 @@ A scan holds 8 bytes in memory for each Batch retained, and what it found, up to
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import heapq
 import itertools
 import logging
 from array import array
@@ -48,7 +56,7 @@ from memq.runtime.retry import Backoff
 from memq.storage.keys import cluster_prefixes, key_of_uri, parse_object_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
     from concurrent.futures import Future
 
     from memq.broker.context import BrokerContext
@@ -57,6 +65,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SIZES_BYTES = 256 << 10  # of notifications at a time, of each read partition, to add up sizes
 MAX_FAILURES = 3  # of deletions, until the storage is left alone
 DELETE_AT_ONCE = 100  # objects deleted per trip to a worker thread, so that uploads get their turn
 DELETE_OF_TOPIC = 1_000  # objects; as many as S3 removes by one request
@@ -83,27 +92,131 @@ async def expire(hosted: HostedTopic, context: BrokerContext) -> int:
 
 
 async def forget_expired(hosted: HostedTopic, context: BrokerContext) -> list[str]:
-    """Forget the expired notifications of a topic; returns the keys of their objects."""
+    """Forget the notifications of a topic that are too old, or too many; returns the keys of their
+    objects.
+    """
     config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
     cutoff_ms = context.now().mono_ms - config.retention_ms
     keys: list[str] = []
-    for partition in range(config.read_partitions):
-        start, _ = await context.queue.offsets(queue_topic, partition)
-        young = await context.queue.offset_since(queue_topic, partition, cutoff_ms)
-        old = await _expired(queue_topic, partition, range(start, young), context)
-        if old.end <= start:
-            continue
-        hosted.expired_before_ms = max(hosted.expired_before_ms, old.newest_ms + 1)
-        await context.queue.truncate(queue_topic, partition, old.end)
-        keys += old.keys
-        log.info(
-            "%s/%d: %s expired, start is %d",
-            config.name,
-            partition,
-            counted(len(old.keys), "Batch"),
-            old.end,
-        )
+    async with hosted.removing:
+        ends = await _beyond_bytes(hosted, context) if config.retention_bytes else {}
+        for partition in range(config.read_partitions):
+            start, _ = await context.queue.offsets(queue_topic, partition)
+            young = await context.queue.offset_since(queue_topic, partition, cutoff_ms)
+            offsets = range(start, max(young, ends.get(partition, 0)))
+            old = await _expired(queue_topic, partition, offsets, context)
+            keys += await _forget(hosted, partition, start, old, context)
     return keys
+
+
+async def trim(
+    hosted: HostedTopic,
+    wanted: Mapping[int, int],
+    context: BrokerContext,
+    record: Callable[[], Awaitable[object]] | None,
+) -> tuple[dict[int, int], list[str]]:
+    """Forget the oldest notifications of a topic now, as `retention` would at its shortest.
+
+    Args:
+        hosted: the topic.
+        wanted: the first offset that is to stay, by read partition.
+        context: of the broker.
+        record: writes down how far retention has come; None to change nothing.
+
+    Returns:
+        The first offset that stays, by read partition, and the keys of the objects to delete.
+    """
+    queue_topic = hosted.topic.queue_topic
+    found: dict[int, tuple[int, _Expired]] = {}
+    async with hosted.removing:
+        for partition, offset in wanted.items():
+            start, _ = await context.queue.offsets(queue_topic, partition)
+            offsets = range(start, min(offset, await _settled(hosted, partition, context)))
+            found[partition] = start, await _expired(queue_topic, partition, offsets, context)
+        keys: list[str] = []
+        newest_ms = max((old.newest_ms for _, old in found.values()), default=0)
+        if record is not None and newest_ms:
+            hosted.expired_before_ms = max(hosted.expired_before_ms, newest_ms + 1)
+            await record()
+            for partition, (start, old) in found.items():
+                keys += await _forget(hosted, partition, start, old, context)
+    return {partition: old.end for partition, (_, old) in found.items()}, keys
+
+
+async def _forget(
+    hosted: HostedTopic, partition: int, start: int, old: _Expired, context: BrokerContext
+) -> list[str]:
+    if old.end <= start:
+        return []
+    hosted.expired_before_ms = max(hosted.expired_before_ms, old.newest_ms + 1)
+    await context.queue.truncate(hosted.topic.queue_topic, partition, old.end)
+    was, counted_to, size_bytes = hosted.sizes.pop(partition, (-1, 0, 0))
+    if was == start and counted_to >= old.end:
+        hosted.sizes[partition] = old.end, counted_to, size_bytes - old.size_bytes
+    log.info(
+        "%s/%d: %s expired, start is %d",
+        hosted.topic.name,
+        partition,
+        counted(len(old.keys), "Batch"),
+        old.end,
+    )
+    return old.keys
+
+
+async def _settled(hosted: HostedTopic, partition: int, context: BrokerContext) -> int:
+    """Return one past the last notification that is older than `dedup_window`, also for others."""
+    window_ms = hosted.topic.config.dedup_window_ms + context.clocks_differ_ms
+    since_ms = context.now().mono_ms - window_ms
+    return await context.queue.offset_since(hosted.topic.queue_topic, partition, since_ms)
+
+
+async def _beyond_bytes(hosted: HostedTopic, context: BrokerContext) -> dict[int, int]:
+    """Find the oldest notifications without which a topic has no more than `retention_bytes`.
+
+    Sizes are added up once, and then as notifications come and go.
+
+    Returns:
+        One past the last of them, by read partition.
+    """
+    config, queue_topic = hosted.topic.config, hosted.topic.queue_topic
+    oldest: list[tuple[int, int, int, int]] = []
+    following = []
+    for partition in range(config.read_partitions):
+        start, end = await context.queue.offsets(queue_topic, partition)
+        was, counted_to, size_bytes = hosted.sizes.get(partition, (start, start, 0))
+        if was != start:  # another broker has removed some meanwhile
+            counted_to, size_bytes = start, 0
+        async for _, _, size in _sizes(queue_topic, partition, (counted_to, end), context):
+            size_bytes += size
+        hosted.sizes[partition] = start, end, size_bytes
+        settled = start, await _settled(hosted, partition, context)
+        following.append(_sizes(queue_topic, partition, settled, context))
+
+    async def push(partition: int) -> None:
+        async for running_ms, offset, size in following[partition]:
+            heapq.heappush(oldest, (running_ms, partition, offset, size))
+            return
+
+    excess = sum(size for *_, size in hosted.sizes.values()) - config.retention_bytes
+    for partition in range(config.read_partitions if excess > 0 else 0):
+        await push(partition)
+    ends: dict[int, int] = {}
+    while oldest and excess > 0:
+        _, partition, offset, size = heapq.heappop(oldest)
+        ends[partition] = offset + 1
+        excess -= size
+        await push(partition)
+    return ends
+
+
+async def _sizes(
+    topic: str, partition: int, within: tuple[int, int], context: BrokerContext
+) -> AsyncIterator[tuple[int, int, int]]:
+    """Yield running time, offset and size of Batches, up to the first that is damaged."""
+    with contextlib.suppress(CorruptDataError):  # which is told of when it expires
+        async for entry in context.entries(topic, partition, *within, at_once_bytes=SIZES_BYTES):
+            size_bytes = decode_notification(entry.payload).size_bytes
+            yield entry.running_ms, entry.offset, size_bytes
 
 
 async def delete_expired(keys: list[str], context: BrokerContext) -> None:
@@ -124,12 +237,14 @@ class _Expired(NamedTuple):
 
     Attributes:
         keys: of the objects that they name.
+        size_bytes: of these objects.
         newest_ms: time of the newest of them.
         end: one past the last of them. A gap may follow, and a reader may stand in it that has
             missed nothing; so the partition is not truncated up to the next notification.
     """
 
     keys: list[str]
+    size_bytes: int
     newest_ms: int
     end: int
 
@@ -137,12 +252,14 @@ class _Expired(NamedTuple):
 async def _expired(topic: str, partition: int, offsets: range, context: BrokerContext) -> _Expired:
     """Find the expired notifications among these offsets."""
     keys: list[str] = []
-    newest_ms, end = 0, offsets.start
+    size_bytes, newest_ms, end = 0, 0, offsets.start
     try:
         entries = context.entries(topic, partition, offsets.start, offsets.stop)
         async for entry in entries:  # one by one: what was read before the damage is kept
             newest_ms, end = max(newest_ms, entry.timestamp_ms), entry.offset + 1
-            keys.append(key_of_uri(decode_notification(entry.payload).uri))
+            notification = decode_notification(entry.payload)
+            keys.append(key_of_uri(notification.uri))
+            size_bytes += notification.size_bytes
     except CorruptDataError as exc:
         log.warning(
             "%s/%d: an expired notification is damaged (%s); its objects become orphans",
@@ -151,7 +268,7 @@ async def _expired(topic: str, partition: int, offsets: range, context: BrokerCo
             exc,
         )
         newest_ms, end = context.now().wall_ms, offsets.stop
-    return _Expired(keys, newest_ms, end)
+    return _Expired(keys, size_bytes, newest_ms, end)
 
 
 async def scan_orphans(topics: Sequence[HostedTopic], context: BrokerContext) -> list[str]:

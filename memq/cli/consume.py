@@ -13,18 +13,23 @@ on stderr, and once that it is over.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import re
 import sys
 import time
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
 from memq.cli.command import (
     Command,
     GroupType,
+    ParsedType,
     SeparatorType,
     TimeType,
     TopicType,
@@ -40,15 +45,22 @@ from memq.cli.command import (
 )
 from memq.cli.output import check_stdout, notice, write_whole
 from memq.core.options import Option
-from memq.core.units import DAY_MS
-from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError, UnavailableError
+from memq.core.units import DAY_MS, parse_time
+from memq.errors import (
+    ConfigError,
+    InvalidRequestError,
+    LimitReachedError,
+    MemqError,
+    RequestTimeoutError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from memq import Consumer
-    from memq.cli.formats import LineFormat, Lines
-    from memq.cli.selection import BatchSelection
+    from memq.cli.formats import Lines
+    from memq.cli.selection import Asked, BatchSelection
     from memq.client.consumer.options import ConsumerArguments
     from memq.reading.batch import Batch
 
@@ -66,12 +78,18 @@ TIMEOUT = Option(
     doc="End when nothing came for so long; without it, wait on, through outages as well.",
 )
 
-_BEGINS = ("--from-beginning", "--tail", "--from", "--to")
+LOOK_AGAIN_S = 300.0  # for topics that match, as clients do for brokers
+_FIRST, _LAST = ("beginning", "earliest", "start", "oldest"), ("end", "latest", "newest")
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]")  # a TOPIC with such a character is a pattern
+MAX_TOPICS = 50  # each has a consumer of its own, with its threads and connections
+
+_BEGINS = ("--from-beginning", "--tail", "--from", "--to", "--offset")
 _SAYS_ALL = "the range says all; leave out the other"
 _BY_GROUP = (
     "a group decides itself what its members read; leave out one. `memq group reset-offsets` moves "
     "a group"
 )
+_OF_RAW = "it is for --format raw; others have it"
 _WHOLE_BATCHES = (
     "a group commits whole Batches, and would be given the last one for ever: give --max-batches, "
     "or leave out --group"
@@ -79,13 +97,43 @@ _WHOLE_BATCHES = (
 _CONFLICTS = (
     ("--range", (*_BEGINS, "--group", "--partition", "--exit-at-end"), _SAYS_ALL),
     ("--range", ("--on-out-of-range",), _SAYS_ALL),
-    ("--from-beginning", ("--tail", "--from", "--to"), "give one of them"),
-    ("--tail", ("--from", "--to"), "give one of them"),
+    ("--from-beginning", ("--tail", "--from", "--to", "--offset"), "give one of them"),
+    ("--tail", ("--from", "--to", "--offset"), "give one of them"),
+    ("--offset", ("--from", "--to"), "give one of them"),
     ("--group", ("--max-messages",), _WHOLE_BATCHES),
-    ("--group", ("--partition", "--tail", "--from", "--to"), _BY_GROUP),
-    ("--print-key", ("--format json", "--format csv"), "it is for --format raw; others have it"),
+    ("--group", ("--partition", "--tail", "--from", "--to", "--offset"), _BY_GROUP),
+    ("--print-key", ("--format json", "--format csv", "--json"), _OF_RAW),
+    ("--key-delimiter", ("--format json", "--format csv", "--json"), _OF_RAW),
+    ("--template", ("--format json", "--format csv", "--json"), "a template says all"),
+    ("--template", ("--print-key", "--key-delimiter"), "a template has %k"),
+    ("--json", ("--format csv",), "give one of them"),
 )
 """Options that do not go together."""
+
+
+def _parse_offset(text: str) -> dict[str, Any]:
+    """Parse where to begin or end, as kcat and rpk write it: arguments of `Asked`."""
+    if text in _FIRST or text in _LAST:
+        return {"from_beginning": text in _FIRST}
+    kind, at, moment = text.partition("@")
+    if re.fullmatch(r"-?[0-9]{1,18}", text):
+        number = int(text)
+        if text[0] != "-":
+            return {"offset": number}
+        if 0 < -number <= MAX_TAIL:
+            return {"tail": -number}
+    elif at and kind in ("", "s", "e"):
+        is_ms = re.fullmatch("[0-9]{1,14}", moment) is not None
+        now = datetime.now(UTC)
+        found = datetime.fromtimestamp(int(moment) / 1e3, UTC) if is_ms else parse_time(moment, now)
+        return {"until" if kind == "e" else "since": found}
+    raise ConfigError(
+        f"{text!r} is no offset; write beginning, end, 100, -10 for the last 10 LogMessages, or "
+        "s@TIME and e@TIME with milliseconds or a time"
+    )
+
+
+OffsetType = partial(ParsedType, "OFFSET", _parse_offset)
 
 
 @click.command(
@@ -97,14 +145,18 @@ memq consume clicks --group reports --max-batches 10 --timeout 30s
 memq consume clicks --range 0:100-200 > batches-100-to-199.txt
 memq consume clicks --tail 10 --print-key
 memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --format csv
+memq consume clicks -o beginning -e -f '%t/%p %o %T %k=%v\\n'
+memq consume orders 'clicks\\..*' --json
 """,
 )
-@click.argument("topic", type=TopicType())
+@click.argument("topics", metavar="TOPIC...", type=TopicType(), nargs=-1)
+@option("-t", "--topic", "more_topics", type=TopicType(), multiple=True, help="Like TOPIC.")
 @option("--from-beginning", is_flag=True, help="Begin with what is retained, not with what comes.")
 @option(
-    "--group",
-    type=GroupType(),
-    help="Go on where this group has come to, and remember how far it gets.",
+    "-o", "--offset", "bounds", type=OffsetType(), multiple=True, help="Where to begin; see above."
+)
+@option(
+    "-g", "-G", "--group", type=GroupType(), help="Go on where this group is, and keep its place."
 )
 @option(
     "--from",
@@ -125,6 +177,7 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     help="Begin with the last N LogMessages.",
 )
 @option(
+    "-p",
     "--partition",
     "partitions",
     type=click.IntRange(min=0),
@@ -132,7 +185,9 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     metavar="P",
     help="Only this read partition; may be given again.",
 )
-@option("--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages.")
+@option(
+    "-c", "-n", "--max-messages", type=click.IntRange(min=1), help="End after so many LogMessages."
+)
 @option("--max-batches", type=click.IntRange(min=1), help="End after so many Batches.")
 @row_option(TIMEOUT)
 @range_option(help="Read exactly these Batches, and end.")
@@ -144,6 +199,10 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     help="raw: each value and a newline; json: one object a line, with all there is to know; csv: "
     "the columns of the topic, their names in the first line.",
 )
+@option("-J", "--json", "as_json", is_flag=True, help="The same as --format json.")
+@option(
+    "-f", "--template", type=SeparatorType(), help=r"Such as '%t %p %o %k %v %h %T\n'; see above."
+)
 @option("--print-key", is_flag=True, help="Of raw: print the key before each value.")
 @option(
     "--key-separator",
@@ -151,13 +210,16 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
     default=r"\t",
     help=r"Of --print-key: what stands between key and value, such as : or \t.",
 )
+@option("-K", "--key-delimiter", type=SeparatorType(), help="--print-key with this separator.")
 @option(
     "--on-out-of-range",
     type=click.Choice(["error", "earliest", "latest"]),
     default="error",
     help="Where to go on when retention has overtaken the reader: error ends, the others skip.",
 )
-@option("--exit-at-end", is_flag=True, help="End when all is read that there was at the start.")
+@option(
+    "-e", "--exit-at-end", is_flag=True, help="End when all is read that there was at the start."
+)
 @option(
     "--order",
     type=click.Choice(["none", "producer", "key"]),
@@ -170,17 +232,23 @@ memq consume clicks --from 2025-06-30T10:00:00Z --to 2025-06-30T11:00:00Z --form
 @connection_options
 def consume(
     *,
-    topic: str,
-    group: str | None,
+    topics: tuple[str, ...],
+    more_topics: tuple[str, ...],
+    bounds: tuple[dict[str, Any], ...],
     max_messages: int | None,
     max_batches: int | None,
     timeout: str | None,
-    form: LineFormat,
-    print_key: bool,
-    key_separator: bytes,
-    **others: Any,
+    **given: Any,
 ) -> None:
-    """Print the LogMessages of TOPIC, until interrupted.
+    """Print the LogMessages of each TOPIC, until interrupted.
+
+    Several topics are merged as they come. A TOPIC with a character that no name has, such as * or
+    +, is a regular expression for whole names; topics that are made later are found within minutes.
+
+    --offset is beginning, end, an offset, -10 for the last 10 LogMessages, or s@TIME; e@TIME, given
+    as well, is where to end. In a --template %t is the topic, %p the partition, %o the offset, %k
+    the key, %v the value, %h the headers, %T the time in ms, %K and %S are the sizes of key and
+    value.
 
     A group remembers a Batch once all its lines are written. Brokers that do not answer are waited
     for, which is said on stderr; at a terminal so is when reading begins.
@@ -189,45 +257,82 @@ def consume(
     --range or --exit-at-end was read.
     """
     check_together(_CONFLICTS)
+    from memq.cli.selection import Asked  # noqa: PLC0415 - loads Arrow
+
+    wanted = topics + more_topics
+    if not wanted:
+        raise click.UsageError("Missing argument 'TOPIC'.")
+    plain = len({*wanted}) == 1 and _NO_NAME.search(wanted[0]) is None
+    if not plain and (given["wanted"] is not None or given["form"] == "csv"):
+        raise click.UsageError("--range and --format csv are for one topic: name one")
+    asked = Asked(**{name: given.pop(name) for name in Asked._fields[:-1]})
+    for bound in bounds:
+        asked = asked._replace(**bound)
+    is_member, left = given["group"] is not None, Left(max_messages, max_batches)
+    check_reachable(given["bootstrap"])
+    check_stdout()
+    with quiet_log("memq.client.cluster"), contextlib.ExitStack() as opened:
+        source = partial(_open, opened, given, timeout=timeout, left=left, named=not plain)
+        find = partial(_matching, given, wanted)
+        names = {wanted[0]} if plain else find()
+        sources = [source(each, asked) for each in sorted(names)]
+        whole = asked._replace(from_beginning=True, tail=None, since=None, offset=None)
+        made = iter(()) if plain or asked.ends else _made_since(find, names)
+        more = ([source(name, whole) for name in found] for found in made)
+        try:
+            _print_batches(sources, more, is_member=is_member)
+        except BaseException:
+            for each in sources:
+                if is_member and not each.waiting.brokers_down:
+                    commit(each.consumer, each.printer.written)
+            raise
+
+
+def _open(
+    opened: contextlib.ExitStack,
+    given: dict[str, Any],
+    topic: str,
+    asked: Asked,
+    *,
+    timeout: str | None,
+    left: Left,
+    named: bool,
+) -> Source:
+    """Find out what is to be read of a topic, and begin."""
     from memq import Consumer  # noqa: PLC0415 - loads Arrow
     from memq.cli.formats import lines_of  # noqa: PLC0415
-    from memq.cli.selection import Asked, select  # noqa: PLC0415
+    from memq.cli.selection import select  # noqa: PLC0415
+    from memq.cli.template import template_lines  # noqa: PLC0415
     from memq.client.topic import SyncTopicClient  # noqa: PLC0415
     from memq.core.format.schema import deserialize_schema  # noqa: PLC0415
 
-    asked = Asked(**{name: others.pop(name) for name in Asked._fields})
-    bootstrap = others.pop("bootstrap")
-    brokers = {name: others[name] for name in ("token", "security", "zone")}
-    check_reachable(bootstrap)
-    check_stdout()
+    options = dict(given)
+    bootstrap, template = options.pop("bootstrap"), options.pop("template")
+    form, as_json = options.pop("form"), options.pop("as_json")
+    key, has_key = options.pop("key_separator"), options.pop("print_key")
+    separator = options.pop("key_delimiter") or (key if has_key else None)
+    brokers = {name: given[name] for name in ("token", "security", "zone")}
     with SyncTopicClient(bootstrap, topic, client="memq consume", **brokers) as client:
-        info = client.info()
-        selection = select(client, topic, asked)
+        info, selection = client.info(), select(client, topic, asked)
     schema = deserialize_schema(info.schemas[info.schema_id])
-    lines = lines_of(form, schema, key_separator if print_key else None)
+    lines = lines_of("json" if as_json else form, schema, separator, named=named)
+    if template is not None:
+        lines = template_lines(template, schema)
     waiting = Waiting(timeout)
-    options = others | {
-        "group": group,
+    options |= {
         "start": "earliest" if asked.from_beginning else "latest",
-        "auto_commit": group is not None,
+        "auto_commit": given["group"] is not None,
         "auto_commit_interval": COMMIT_INTERVAL,
         "request_timeout": waiting.request_timeout,
         "client": "memq consume",
     }
-    with (
-        quiet_log("memq.client.cluster"),
-        Consumer(bootstrap, topic=topic, **cast("ConsumerArguments", options)) as consumer,
-    ):
-        if selection.start is not None:
-            consumer.assign(selection.start)
-        printer = Printer(lines, selection, max_messages, max_batches)
-        try:
-            write_whole(sys.stdout.buffer, lines.header)
-            _print_batches(consumer, waiting, printer, is_member=group is not None)
-        except BaseException:
-            if group is not None and not waiting.brokers_down:
-                commit(consumer, printer.written)
-            raise
+    consumer = opened.enter_context(
+        Consumer(bootstrap, topic=topic, **cast("ConsumerArguments", options))
+    )
+    if selection.start is not None:
+        consumer.assign(selection.start)
+    write_whole(sys.stdout.buffer, lines.header)
+    return Source(consumer, waiting, Printer(lines, selection, left))
 
 
 def commit(consumer: Consumer, written: dict[int, int]) -> None:
@@ -239,7 +344,7 @@ def commit(consumer: Consumer, written: dict[int, int]) -> None:
         notice(f"memq: the last commit failed, and lines may come again: {exc}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def quiet_log(name: str) -> Iterator[None]:
     """Keep warnings of a logger away: this command says itself what they would say again."""
     logger = logging.getLogger(name)
@@ -277,14 +382,14 @@ class Waiting:
         """Whether it is the brokers that do not answer."""
         return isinstance(self.down, UnavailableError | RequestTimeoutError)
 
-    def poll(self, consumer: Consumer) -> Batch | None:
-        """Return the next Batch, if one comes soon.
+    def poll(self, consumer: Consumer, wait_s: float = POLL_S) -> Batch | None:
+        """Return the next Batch, if one comes within so many seconds.
 
         Raises:
             MemqError: what will not pass.
         """
         try:
-            batch = consumer.poll(POLL_S)
+            batch = consumer.poll(wait_s)
             if batch is None and self.brokers_down:
                 consumer.lag()  # raises where no broker answers
                 batch = consumer.poll(POLL_S)  # raises an error that is older than this answer
@@ -337,45 +442,50 @@ def _error_of(consumer: Consumer) -> MemqError | None:
     return None
 
 
+@dataclass
+class Left:
+    """How much is still to be printed, of all topics together; None for any number.
+
+    Attributes:
+        messages: LogMessages.
+        batches: Batches.
+    """
+
+    messages: int | None = None
+    batches: int | None = None
+
+
 class Printer:
-    """Writes Batches to stdout.
+    """Writes Batches of a topic to stdout.
 
     Args:
         lines: makes lines of a Batch.
         selection: what is to be written.
-        messages: how many LogMessages; None for any number.
-        batches: how many Batches; None for any number.
+        left: how much is.
 
     Attributes:
         written: one past the last Batch that is written whole, by partition.
     """
 
-    def __init__(
-        self,
-        lines: Lines,
-        selection: BatchSelection,
-        messages: int | None = None,
-        batches: int | None = None,
-    ) -> None:
+    def __init__(self, lines: Lines, selection: BatchSelection, left: Left) -> None:
         self.selection = selection
         self.written: dict[int, int] = {}
         self._lines = lines
-        self._messages = messages
-        self._batches = batches
+        self._left = left
 
     @property
     def is_done(self) -> bool:
         """Whether all was written that was asked for."""
-        return 0 in (self._messages, self._batches)
+        return 0 in (self._left.messages, self._left.batches)
 
     def write(self, batch: Batch) -> None:
         """Write what is asked for of one Batch."""
-        wanted = self.selection.of(batch)
-        if self._batches is not None and len(wanted):
-            self._batches -= 1
-        if self._messages is not None:
-            wanted = wanted.slice(0, self._messages)
-            self._messages -= len(wanted)
+        wanted, left = self.selection.of(batch), self._left
+        if left.batches is not None and len(wanted):
+            left.batches -= 1
+        if left.messages is not None:
+            wanted = wanted.slice(0, left.messages)
+            left.messages -= len(wanted)
         out = sys.stdout.buffer
         for piece in self._lines.of(wanted):
             write_whole(out, piece)
@@ -383,25 +493,87 @@ class Printer:
         self.written[batch.partition] = batch.offset + 1  # a group is given all of it
 
 
-def _print_batches(
-    consumer: Consumer, waiting: Waiting, printer: Printer, *, is_member: bool
-) -> None:
-    """Write Batches until the end, if there is one, or until there were enough."""
-    stop = printer.selection.stop
-    greet = stop is None and sys.stderr.isatty()
-    while not printer.is_done and not (stop and _ended(consumer, stop)):
-        if greet and consumer.assignment:
+class Source(NamedTuple):
+    """A topic that is read."""
+
+    consumer: Consumer
+    waiting: Waiting
+    printer: Printer
+
+
+def _matching(given: Mapping[str, Any], wanted: Iterable[str]) -> set[str]:
+    """Return the topics that are wanted by name or by pattern; MemQ's own only by an underscore.
+
+    Raises:
+        InvalidRequestError: something is no pattern, or nothing matches it.
+        LimitReachedError: too many match.
+    """
+    from memq import AdminClient  # noqa: PLC0415 - loads Arrow
+
+    found: set[str] = set()
+    login = {name: given[name] for name in ("bootstrap", "token", "security")}
+    with AdminClient(**login) as admin:
+        known = [each.config.name for each in admin.list_topics()]
+    for each in wanted:
+        try:
+            names = {name for name in known if name == each or re.fullmatch(each, name)}
+        except re.error as exc:
+            raise InvalidRequestError(f"{each!r} is no regular expression: {exc}") from exc
+        found |= {name for name in names if name[0] != "_" or "_" in each[:2]} or {each}
+    if unknown := sorted(found - {*known}):
+        raise InvalidRequestError(f"no topic matches {unknown[0]!r}; `memq topic list` has all")
+    if len(found) > MAX_TOPICS:
+        raise LimitReachedError(f"{len(found)} topics match, and {MAX_TOPICS} is the limit")
+    return found
+
+
+def _made_since(find: Callable[[], set[str]], names: set[str]) -> Iterator[list[str]]:
+    """Yield, whenever it is asked, the topics that were made since; it seldom looks."""
+    looked_s = time.monotonic()
+    while True:
+        added: set[str] = set()
+        if time.monotonic() >= looked_s + LOOK_AGAIN_S:
+            looked_s = time.monotonic()
+            try:
+                added = find() - names
+            except MemqError as exc:
+                if not exc.retriable:
+                    raise
+        names |= added
+        yield sorted(added)
+
+
+def _print_batches(sources: list[Source], more: Iterator[list[Source]], *, is_member: bool) -> None:
+    """Write Batches until the end, if there is one, or until there were enough.
+
+    Topics take turns. None is waited for while another one has something.
+    """
+    greet = all(each.printer.selection.stop is None for each in sources) and sys.stderr.isatty()
+    wait_s = POLL_S
+    while live := [x for x in sources if not _ended(x.consumer, x.printer.selection.stop)]:
+        if greet and all(each.consumer.assignment for each in live):
             notice("memq: listening; Ctrl-C ends")
             greet = False
-        batch = waiting.poll(consumer)
-        if batch is None:
-            if waiting.is_over(consumer, unread=stop is not None):
+        quiet = 0
+        for consumer, waiting, printer in live:
+            if printer.is_done:
                 return
-        elif is_member or not stop or batch.offset < stop[batch.partition]:
-            printer.write(batch)
+            stop = printer.selection.stop
+            batch = waiting.poll(consumer, wait_s / len(live))
+            if batch is None:
+                quiet += waiting.is_over(consumer, unread=stop is not None)
+                wait_s = POLL_S
+            elif is_member or not stop or batch.offset < stop[batch.partition]:
+                printer.write(batch)
+                wait_s = 0.0
+        if quiet == len(live):
+            return
+        sources += next(more, [])
 
 
-def _ended(consumer: Consumer, stop: dict[int, int]) -> bool:
+def _ended(consumer: Consumer, stop: dict[int, int] | None) -> bool:
+    if not stop:
+        return False
     try:
         assigned = consumer.assignment
         return bool(assigned) and all(consumer.position(each) >= stop[each] for each in assigned)

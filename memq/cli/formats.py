@@ -197,23 +197,30 @@ class Lines(NamedTuple):
     header: bytes = b""
 
 
-def lines_of(form: LineFormat, schema: pa.Schema, key_separator: bytes | None = None) -> Lines:
+def lines_of(
+    form: LineFormat, schema: pa.Schema, key_separator: bytes | None = None, *, named: bool = False
+) -> Lines:
     """Make the formatter that turns Batches of a topic into lines.
 
     Args:
         form: of the lines.
         schema: of the topic, as it is now.
         key_separator: for raw lines with their keys; None for values alone.
+        named: JSON says the topic.
 
     Raises:
         InvalidRequestError: the topic has no such form; and so may what makes the lines.
     """
     if form == "csv":
         return _csv_lines(schema)
-    if form == "json" and schema.equals(DEFAULT_SCHEMA):
-        return Lines(lambda batch: json_lines(map(json_object, batch)))
     if form == "json":
-        return Lines(lambda batch: json_lines(_rows_as_json(batch)))
+        plain = schema.equals(DEFAULT_SCHEMA)
+
+        def objects(batch: Batch) -> Iterator[dict[str, Any]]:
+            found = map(json_object, batch) if plain else _rows_as_json(batch)
+            return ({"topic": batch.topic} | each for each in found) if named else found
+
+        return Lines(lambda batch: json_lines(objects(batch)))
     return Lines(
         lambda batch: raw_lines((section.rows for section in batch.sections), key_separator)
     )

@@ -51,7 +51,8 @@ REFUSED = (*ARROW_ERRORS, *UNDECODABLE, ValueError, OverflowError)
 """What a value that does not fit raises."""
 
 _CONSUMED_FIELDS = {"key", "value", "headers", TIMESTAMP_COLUMN, *ORIGIN_FIELDS}
-_EXPORTED_FIELD = "batch"  # what memq export --metadata has besides, of its Batch
+_OTHER_FIELDS = ("batch", "topic")
+"""What memq export --metadata has besides, and memq consume of several topics."""
 _SHOWN = 80  # characters of a line in an error
 _HINT = (
     '; a line has a value, and may have key, headers and timestamp: texts, or {"base64": "…"}; to '
@@ -200,13 +201,13 @@ class _Shape(NamedTuple):
 def _shape_of(schema: pa.Schema, first: bytes) -> _Shape:
     needed = needed_names(schema)
     if schema.equals(DEFAULT_SCHEMA):
-        row = _struct(schema, needed=needed, ignored=(*ORIGIN_FIELDS, _EXPORTED_FIELD))
+        row = _struct(schema, needed=needed, ignored=(*ORIGIN_FIELDS, *_OTHER_FIELDS))
         return _Shape(schema, _decoder(row), hint=_HINT)
     row = _struct(schema, needed=needed)
-    names = _names_in(first) - {_EXPORTED_FIELD}
+    names = _names_in(first) - {*_OTHER_FIELDS}
     if names != _CONSUMED_FIELDS or set(schema.names) >= _CONSUMED_FIELDS:
         return _Shape(schema, _decoder(row))
-    others = sorted((_CONSUMED_FIELDS | {_EXPORTED_FIELD}) - {"value"})
+    others = sorted((_CONSUMED_FIELDS | {*_OTHER_FIELDS}) - {"value"})
     ignored = [(name, msgspec.Raw, msgspec.Raw()) for name in others]
     consumed = msgspec.defstruct("Consumed", [("value", row), *ignored], forbid_unknown_fields=True)
     return _Shape(schema, _decoder(consumed), wrapped=True)

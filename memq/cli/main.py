@@ -23,6 +23,7 @@ from click.shell_completion import get_completion_class
 import memq
 from memq.cli import serve
 from memq.cli.acl import acl
+from memq.cli.apply import apply
 from memq.cli.audit import audit
 from memq.cli.batch import batch
 from memq.cli.cluster import cluster, status
@@ -164,6 +165,7 @@ for command in (
     serve.dev,
     serve.broker,
     topic,
+    apply,
     produce,
     consume,
     export,

@@ -79,7 +79,8 @@ memq consume clicks --format json --exit-at-end --from-beginning | memq produce 
 memq produce rides --input rides.csv --format csv --delimiter ';'
 """,
 )
-@click.argument("topic", type=TopicType())
+@click.argument("topic", type=TopicType(), required=False)
+@option("-t", "--topic", "also_topic", type=TopicType(), help="Like TOPIC.")
 @option("--input", "stream", type=click.File("rb"), default="-", help="File to read; - for stdin.")
 @option(
     "--format",
@@ -90,12 +91,14 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
     "for a typed topic, a row; csv: the first line names the columns.",
 )
 @option(
+    "-K",
     "--key-separator",
     type=SeparatorType(),
     help=r"Of lines: what stands between key and value, such as : or \t; without it no keys.",
 )
-@option("--key", help="Of every line.")
+@option("-k", "--key", help="Of every line.")
 @option(
+    "-H",
     "--header",
     "headers",
     type=HeaderType(),
@@ -123,7 +126,8 @@ memq produce rides --input rides.csv --format csv --delimiter ';'
 @output_option
 def produce(
     *,
-    topic: str,
+    topic: str | None,
+    also_topic: str | None,
     stream: io.BufferedReader,
     form: Literal["lines", "json", "csv"],
     key_separator: bytes | None,
@@ -147,6 +151,9 @@ def produce(
     when a line was not acked, or does not fit.
     """
     check_together(_CONFLICTS)
+    topic = topic or also_topic or ""
+    if not topic:
+        raise click.UsageError("Missing argument 'TOPIC'.")
     if producer_id is not None and timestamp is None:
         raise click.UsageError(
             "--producer-id needs --timestamp: only with equal timestamps are the lines of a second "

@@ -62,6 +62,7 @@ class Asked(NamedTuple):
         until: times to end before; None for no such end.
         from_beginning: begin with what is retained.
         exit_at_end: end with what there is now.
+        offset: of each read partition, to begin at; None for no such beginning.
     """
 
     wanted: OffsetRange | None
@@ -71,6 +72,7 @@ class Asked(NamedTuple):
     until: datetime | None
     from_beginning: bool
     exit_at_end: bool
+    offset: int | None = None
 
     @property
     def ends(self) -> bool:
@@ -84,7 +86,7 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> BatchSelection:
     Raises:
         InvalidRequestError: there is no such partition, the times are none, or LogMessages of the
             topic have no time.
-        OffsetOutOfRangeError: the range is not retained.
+        OffsetOutOfRangeError: the range, or the offset, is not retained.
         MemqError: the brokers failed.
     """
     retained = client.offsets()
@@ -95,6 +97,12 @@ def select(client: SyncTopicClient, topic: str, asked: Asked) -> BatchSelection:
     chosen = _chosen(topic, asked.partitions, retained)
     ends = {each.partition: each.end for each in chosen}
     stop = ends if asked.ends else None
+    if asked.offset is not None:
+        for number, end in ends.items():
+            beyond = asked.offset > end
+            wanted = OffsetRange(number, asked.offset, max(asked.offset, end) + beyond)
+            check_retained(topic, wanted, retained)
+        return BatchSelection(dict.fromkeys(ends, asked.offset), stop)
     if asked.tail is not None:
         start, skipped = tail_of(_newest(client, chosen, asked.tail), ends, asked.tail)
         return BatchSelection(start, stop, skipped)

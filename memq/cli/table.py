@@ -3,27 +3,49 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import click
 import msgspec
 
 from memq.cli.command import (
     Group,
+    ParsedType,
     TopicType,
     connection_options,
     option,
     output_option,
     read_through_option,
     storage_options_option,
+    table_options,
 )
 from memq.cli.output import show_json, show_rows
 from memq.core.named_values import parse_catalog_options
-from memq.core.units import counted, iso_ms
+from memq.core.options import Option, defaults, options_of, parse_options
+from memq.core.units import DAY_MS, GIB, MIB, MINUTE_MS, counted, iso_ms, parse_time
+from memq.errors import ConfigError
 
 if TYPE_CHECKING:
     from memq.cli.output import Row
     from memq.tables.iceberg import CommittedRange, IcebergTable
+
+
+class FollowOptions(NamedTuple):
+    """How a topic is followed.
+
+    Attributes:
+        every_ms: How often to look for what is new: each time is a commit, and so a snapshot, for
+            each read partition that has something new.
+        max_bytes: Stored bytes after which a commit takes no more Batches.
+        keep_snapshots_ms: Expire snapshots of the table that are older; without it, all are kept,
+            and commits become slower with their number.
+    """
+
+    every_ms: Annotated[int, Option("duration", "1m", 100, DAY_MS)]
+    max_bytes: Annotated[int, Option("size", "512MiB", MIB, 64 * GIB)]
+    keep_snapshots_ms: Annotated[int | None, Option("duration", None, MINUTE_MS, 3650 * DAY_MS)]
+
 
 catalog_option = option(
     "--catalog-options",
@@ -31,6 +53,21 @@ catalog_option = option(
     metavar="NAME=VALUE,…",
     help="Of the catalog, besides those of ~/.pyiceberg.yaml and PYICEBERG_CATALOG__….",
 )
+
+
+def _moment(text: str) -> datetime:
+    """Parse a time; one so long ago would be another one after a restart.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    found = parse_time(text, now=NEVER)
+    if found <= NEVER:
+        raise ConfigError(f"{text!r}: give a time that stays, such as 2025-06-30T12:00:00Z")
+    return found
+
+
+NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @click.group(cls=Group)
@@ -120,6 +157,43 @@ def put(*, topic: str, name: str, catalog_options: str, output: str, **reading: 
     done = put_topic(_open(name, catalog_options), topic, **reading)
     rows = list(map(msgspec.structs.asdict, done))
     show_rows(rows, [*_LEDGER_COLUMNS, "records"], output)
+
+
+@table.command(
+    "follow",
+    epilog="""
+memq table follow clicks prod:lake.clicks --every 2s -o json
+memq table follow clicks lake.clicks --start 2025-06-30T00:00Z --until-caught-up
+""",
+)
+@click.argument("topic", type=TopicType())
+@click.argument("name", metavar="TABLE")
+@table_options(options_of(FollowOptions))
+@option(
+    "--start",
+    type=ParsedType("TIME", _moment),
+    help="Leave out what was published before: ISO 8601 with its zone. [default: all]",
+)
+@option("--until-caught-up", is_flag=True, help="End with what is published at the start.")
+@read_through_option
+@storage_options_option
+@connection_options
+@catalog_option
+@output_option
+def follow(
+    *, topic: str, name: str, given: dict[str, str], catalog_options: str, **others: Any
+) -> None:
+    """Put TOPIC into TABLE as it is published, until interrupted.
+
+    Each range is in the table once, however often this is killed, and whoever else puts ranges in.
+    What does not answer is waited for, which is said on stderr. SIGTERM and Ctrl-C let the present
+    commit end.
+    """
+    from memq.cli.table_put import follow_topic  # noqa: PLC0415 - slow to load
+
+    rows = options_of(FollowOptions)
+    options = defaults(rows) | parse_options(rows, given)
+    follow_topic(_open(name, catalog_options), topic, **options, **others)
 
 
 _LEDGER_COLUMNS = ("topic", "topic_id", "partition", "start", "end")

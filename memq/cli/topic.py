@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -21,12 +23,10 @@ from memq.cli.command import (
 )
 from memq.cli.output import notice, show_one, show_rows
 from memq.core.topic import TOPIC_OPTIONS
-from memq.core.units import counted, iso_ms
-from memq.errors import CorruptDataError, UnknownTopicError
+from memq.core.units import counted, iso_ms, parse_time
+from memq.errors import CorruptDataError, InvalidRequestError, UnknownTopicError
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from memq import AdminClient
     from memq.cli.output import Row
     from memq.core.wire.messages import TopicInfo
@@ -139,6 +139,42 @@ def delete(*, name: str, yes: bool, admin: AdminClient, output: str) -> None:
         "batches": batches,
     }
     show_rows([row], list(row), output)
+
+
+@topic.command(
+    epilog="""
+memq topic trim clicks --before 2025-06-30T12:00:00Z
+memq topic trim clicks --before 1200 --partition 0 --execute
+""",
+)
+@click.argument("name", type=TopicType())
+@option("--before", required=True, metavar="OFFSET|TIME", help="What stays: an offset, or a time.")
+@option("--partition", type=click.IntRange(min=0), help="Only this read partition.")
+@option("--execute", is_flag=True, help="Remove; without it, only show what would be.")
+@admin_options
+def trim(
+    *, name: str, before: str, partition: int | None, execute: bool, admin: AdminClient, output: str
+) -> None:
+    """Remove the oldest Batches of topic NAME now, as retention would.
+
+    Those younger than the topic's dedup_window stay. START is the first offset that is retained,
+    STAYS the first one after this. Without --execute nothing is changed.
+    """
+    number = int(before) if re.fullmatch("[0-9]{1,18}", before) else None
+    at = parse_time(before, datetime.now(UTC)) if number is None else None
+    found = [each for each in admin.offsets(name, at) if partition in (None, each.partition)]
+    wanted = {each.partition: each.end if each.at is None else each.at for each in found}
+    if not wanted:
+        raise InvalidRequestError(f"topic {name!r} has no partition {partition}")
+    if number is not None:
+        wanted = dict.fromkeys(wanted, number)
+    stays = admin.trim_topic(name, wanted, execute=execute)
+    columns = ("topic", "partition", "start", "end", "stays")
+    places = [(name, each.partition, each.start, each.end) for each in found]
+    rows = [dict(zip(columns, (*each, stays[each[1]]), strict=True)) for each in places]
+    show_rows(rows, columns, output)
+    if not execute:
+        notice("memq: nothing was changed; add --execute")
 
 
 def _schema(given: str | None) -> bytes | None:

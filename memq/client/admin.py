@@ -174,6 +174,28 @@ class AsyncAdminClient:
         """
         return await self._cluster.topic(name, refresh=True)
 
+    async def trim_topic(
+        self, topic: str, offsets: Mapping[int, int], *, execute: bool = False
+    ) -> dict[int, int]:
+        """Forget the oldest Batches of a topic; those younger than its `dedup_window` stay.
+
+        Args:
+            topic: the topic.
+            offsets: the first offset that is to stay, by read partition.
+            execute: False only tells what would stay.
+
+        Returns:
+            The first offset that stays, by read partition.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+            InvalidRequestError: an offset is not published, or there is no such partition.
+        """
+        wanted = [m.PartitionOffset(*each) for each in offsets.items()]
+        trim = m.TrimTopic(topic=topic, offsets=wanted, execute=execute)
+        answer, _ = await self._queue(topic).ask(trim)
+        return {each.partition: each.offset for each in answer.offsets}
+
     # -- the cluster ------------------------------------------------------------------------
 
     async def describe_cluster(self) -> m.DescribeClusterAnswer:
@@ -501,6 +523,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     create_topic = sync(AsyncAdminClient.create_topic)
     alter_topic = sync(AsyncAdminClient.alter_topic)
     delete_topic = sync(AsyncAdminClient.delete_topic)
+    trim_topic = sync(AsyncAdminClient.trim_topic)
     list_topics = sync(AsyncAdminClient.list_topics)
     describe_topic = sync(AsyncAdminClient.describe_topic)
     describe_cluster = sync(AsyncAdminClient.describe_cluster)

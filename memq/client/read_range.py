@@ -62,9 +62,11 @@ class AsyncTopicReader:
 
     Attributes:
         schema: of the rows.
+        schema_ids: of the Batches whose columns are all in it.
     """
 
     schema: pa.Schema
+    schema_ids: frozenset[str]
 
     def __init__(
         self,
@@ -89,9 +91,7 @@ class AsyncTopicReader:
 
     async def __aenter__(self) -> Self:
         try:
-            info = await self._topic.info()
-            offered = deserialize_schema(info.schemas[info.schema_id])
-            self.schema = chosen_columns(offered, self._columns, metadata=self._metadata)
+            await self.refresh()
         except BaseException:
             await self.close()
             raise
@@ -105,18 +105,32 @@ class AsyncTopicReader:
         await self._cluster.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
+    async def refresh(self) -> None:
+        """Look the topic up again: it may have gained columns.
+
+        Raises:
+            UnknownTopicError: there is no such topic any more.
+            TopicRecreatedError: it was deleted and recreated.
+            MemqError: the brokers failed.
+        """
+        info = await self._topic.info()
+        offered = deserialize_schema(info.schemas[info.schema_id])
+        self.schema = chosen_columns(offered, self._columns, metadata=self._metadata)
+        self.schema_ids = frozenset(info.schemas)
+
     @property
     def topic_id(self) -> str:
         """Of the topic."""
         return self._topic.topic_id
 
-    async def offsets(self) -> list[PartitionOffsets]:
-        """Start and end of every read partition.
+    async def offsets(self, at_ms: int | None = None) -> list[PartitionOffsets]:
+        """Start and end of every read partition, and the first offset published at `at_ms` or
+        later.
 
         Raises:
             MemqError: the brokers failed.
         """
-        return await self._topic.offsets()
+        return await self._topic.offsets(at_ms)
 
     async def plan(self, selection: Selection, *, piece_bytes: float = math.inf) -> ReadPlan:
         """Settle what `rows` is to read.
@@ -180,8 +194,10 @@ class TopicReader(SyncClient[AsyncTopicReader]):
         super().__init__(reader, EventLoopThread("memq-read"))
 
     schema: pa.Schema = sync_property(AsyncTopicReader, "schema")
+    schema_ids: frozenset[str] = sync_property(AsyncTopicReader, "schema_ids")
     topic_id: str = sync_property(AsyncTopicReader, "topic_id")
     close = sync_close(AsyncTopicReader.close)
+    refresh = sync(AsyncTopicReader.refresh)
     offsets = sync(AsyncTopicReader.offsets)
     plan = sync(AsyncTopicReader.plan)
     rows = sync_iter(AsyncTopicReader.rows)

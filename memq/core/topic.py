@@ -52,6 +52,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         ordering: producer: each producer's Messages keep their order. Fixed at creation.
         retention_ms: Batches and notifications are deleted this long after sealing; only time with
             a running broker counts.
+        retention_bytes: The oldest Batches are deleted while the topic has more bytes in storage;
+            0B for no limit. Those younger than `dedup_window` stay.
         upload_deadline_ms: A sealed Batch that is not stored in this time fails, and so do its
             Messages.
         dedup_window_ms: Duplicates of what was published within this time are recognized; producers
@@ -77,6 +79,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True):
     dedup_window_ms: Annotated[int, Option("duration", "1h", 10 * SECOND_MS, 30 * DAY_MS)]
     audited: Annotated[bool, Option("flag", default=True)]
     time_column: Annotated[str, Option("text", "timestamp")] = "timestamp"
+    retention_bytes: Annotated[int, Option("size", "0B", 0, 1 << 60)] = 0
     schema: bytes | None = None
 
     @classmethod

@@ -61,6 +61,7 @@ except ModuleNotFoundError as exc:
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     import pyarrow as pa
     from pyiceberg.catalog import Catalog
@@ -137,6 +138,7 @@ class IcebergTable:
             "format-version": str(FORMAT_VERSION),
             "write.metadata.delete-after-commit.enabled": "true",
             "write.metadata.previous-versions-max": str(KEEP_PREVIOUS_METADATA),
+            "commit.manifest-merge.enabled": "true",  # else each commit adds one more to read
         }
         namespace = self.identifier.rpartition(".")[0]
         with _explained("make", self.identifier), _types_checked(self.identifier):
@@ -238,6 +240,17 @@ class IcebergTable:
                 f"cannot prepare the commit of {commit.range}: {_in_words(exc)}"
             ) from exc
         return transaction
+
+    def expire(self, before: datetime) -> None:
+        """Forget older snapshots, but for the current one and those of tags and branches.
+
+        The ledger stays: the current snapshot or the table's properties have it.
+
+        Raises:
+            StorageError: the catalog or the storage failed, or others were faster.
+        """
+        with _explained("expire snapshots of", self.identifier):
+            self.load().maintenance.expire_snapshots().older_than(before).commit()
 
     # -- to look into -----------------------------------------------------------------------
 

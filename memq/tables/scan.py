@@ -22,6 +22,7 @@ gives their numbers to other data.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NO_OFFSETS: Mapping[int, int] = MappingProxyType({})
 ATTEMPTS = 3  # ranges may be put in and removed by retention between two looks
 
 
@@ -175,6 +177,8 @@ def settle(
     name: str,
     until: Mapping[int, int],
     plan: Callable[[OffsetRange], T],
+    *,
+    since: Mapping[int, int] = NO_OFFSETS,
 ) -> Settled[T]:
     """Pin a table and its topic, and plan what is to be read from Batches.
 
@@ -184,6 +188,7 @@ def settle(
         name: of the topic.
         until: one past the last offset, by read partition; where the topic ends when not given.
         plan: makes the plan for a range of the rest.
+        since: the first offset that matters, by read partition; what is there when not given.
 
     Raises:
         ConfigError: there is no such table.
@@ -193,7 +198,10 @@ def settle(
         begun = topic.offsets()  # before the table: what retention removes meanwhile is missed
         state = table.look()  # before the topic: then all that it has is published
         try:
-            seam = seam_of(state.ledger, name, topic.topic_id, topic.offsets(), until, begun=begun)
+            found = topic.offsets()
+            seam = seam_of(
+                state.ledger, name, topic.topic_id, found, until, begun=begun, since=since
+            )
             plans = [plan(each) for each in seam.rest]
         except (OffsetOutOfRangeError, DataLossError):
             if not left:
@@ -211,6 +219,7 @@ def seam_of(
     until: Mapping[int, int],
     *,
     begun: Sequence[PartitionOffsets] = (),
+    since: Mapping[int, int] = NO_OFFSETS,
 ) -> Seam:
     """Find where the table ends and Batches begin.
 
@@ -221,6 +230,7 @@ def seam_of(
         retained: by the topic, looked up after the ledger.
         until: one past the last offset, by read partition; where the topic ends when not given.
         begun: retained before the ledger was looked up; what has gone since is in one of the two.
+        since: the first offset that matters, by read partition; what is there when not given.
 
     Raises:
         InvalidRequestError: there is no such read partition, or it has not come that far.
@@ -244,6 +254,7 @@ def seam_of(
             )
         earlier = [each.start for each in begun if each.partition == partition]
         first = min([start, *earlier, *(each.start for each in held[:1])])
+        first = max(first, since.get(partition, first))
         whole = Interval(first, max(first, until.get(partition, end)))
         seam.stored[partition] = intersection(held, whole)
         rest = difference([whole], held) if whole.start < whole.end else []

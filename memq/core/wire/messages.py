@@ -259,6 +259,31 @@ class DeleteTopic(TopicRequest):
     """
 
 
+class PartitionOffset(Struct, array_like=True):
+    """An offset in a read partition."""
+
+    partition: int
+    offset: int
+
+
+class TrimTopic(TopicRequest, kw_only=True):
+    """Forget the oldest Batches of a topic now; those younger than `dedup_window` stay.
+
+    Attributes:
+        offsets: the first that is to stay, of some read partitions.
+        execute: false only answers what would stay.
+    """
+
+    offsets: Annotated[list[PartitionOffset], _Listed]
+    execute: bool = False
+
+
+class TrimTopicAnswer(AnswerStruct, kw_only=True):
+    """The first offsets that stay."""
+
+    offsets: list[PartitionOffset]
+
+
 class TopicAnswer(AnswerStruct, kw_only=True):
     """The topic as created or altered."""
 
@@ -314,13 +339,6 @@ class WriteAnswer(AnswerStruct, kw_only=True):
 
 
 # -- reading --------------------------------------------------------------------------------
-
-
-class PartitionOffset(Struct, array_like=True):
-    """An offset in a read partition."""
-
-    partition: int
-    offset: int
 
 
 class FetchNotifications(TopicRequest, kw_only=True):
@@ -977,5 +995,6 @@ REQUESTS: dict[int, RequestType] = {
     55: RequestType(CheckAccess, CheckAccessAnswer, (_DESCRIBE_CLUSTER,)),
     56: RequestType(ListQuotas, ListQuotasAnswer, (_DESCRIBE_CLUSTER,)),
     57: RequestType(AlterQuota, Done, (_ALTER_CLUSTER,)),
+    80: RequestType(TrimTopic, TrimTopicAnswer, (Need("delete", "topic", "topic"),)),
 }
 """The protocol, by type code. Codes are never reused."""

@@ -9,11 +9,12 @@ import pytest
 from memq.broker.retention import expire, scan_orphans
 from memq.core.clock import ClockReading
 from memq.core.wire import messages as m
-from memq.errors import QueueError, StorageError
+from memq.errors import InvalidRequestError, QueueError, StorageError, TopicRecreatedError
 from memq.queue.kafka.queue import KafkaQueue
 from memq.storage.keys import BatchKey, object_key, parse_object_key
 from memq.testing.storage import InMemoryStorage
 from tests.fakes.kafka import InMemoryKafka
+from tests.fakes.queue import InMemoryQueue
 from tests.integration.broker.support import broker, client, until
 from tests.topics.reading import queue_topic
 
@@ -163,3 +164,55 @@ async def test_a_scan_that_failed_is_repeated_until_it_succeeds(tmp_path, caplog
         saved = b.context.times.saved
         await until(lambda: b.context.times.saved is not saved)  # it has kept house again
         assert storage.scans == 3
+
+
+async def test_what_a_size_may_remove_is_not_promised(tmp_path) -> None:
+    """Nobody is told that something is retained that another life of the broker has removed."""
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
+        await c.create(retention="1h", dedup_window="10s", upload_deadline="1s")
+        await c.write(0)
+        whole_ms = await retained_since_ms(c)
+        await c.ask(m.AlterTopic(topic="t", options={"retention_bytes": "1B"}))
+        later(b, 11)
+        assert await expire(b.topics.get("t"), b.context) == 1
+        assert list(storage.list("")) == []
+        since_ms = await retained_since_ms(c)
+        assert since_ms > whole_ms + 3_000_000
+        await c.ask(m.AlterTopic(topic="t", options={"retention_bytes": "0B"}))
+        b.topics.get("t").expired_before_ms = 0  # as after a start
+        assert await retained_since_ms(c) >= since_ms
+
+
+async def test_a_trim(tmp_path) -> None:
+    """Only shown, then done: notifications and objects go, and that is promised no more, also in
+    the next life of the broker.
+    """
+    storage, queue = InMemoryStorage(), InMemoryQueue()
+    async with broker(tmp_path, storage=storage, queue=queue) as b, client(b) as c:
+        await c.create(dedup_window="10s", upload_deadline="1s")
+        for sequence in range(3):
+            await c.write(sequence)
+        later(b, 11)
+        young = await c.write(3)
+        (entry,) = await queue.fetch(await queue_topic(queue), 0, 2, max_entries=1, max_bytes=1)
+        at = [m.PartitionOffset(0, 4)]
+        for _ in range(2):
+            shown = await c.ask(m.TrimTopic(topic="t", offsets=at))
+            assert shown.offsets == [m.PartitionOffset(0, 3)]
+            assert len(list(storage.list(""))) == 4
+        since_ms = await retained_since_ms(c)
+        assert since_ms < entry.timestamp_ms
+        done = await c.ask(m.TrimTopic(topic="t", offsets=at, execute=True))
+        assert done.offsets == [m.PartitionOffset(0, young.offset)]
+        await until(lambda: len(list(storage.list(""))) == 1)
+        b.topics.get("t").expired_before_ms = 0  # as after a start
+        assert await retained_since_ms(c) == entry.timestamp_ms + 1
+        again = await c.ask(m.TrimTopic(topic="t", offsets=at, execute=True))
+        assert again.offsets == [m.PartitionOffset(0, 3)]
+        assert (await c.ask(m.TrimTopic(topic="t", offsets=[], execute=True))).offsets == []
+        for wrong in (m.PartitionOffset(0, 5), m.PartitionOffset(1, 0), m.PartitionOffset(0, -1)):
+            with pytest.raises(InvalidRequestError):
+                await c.ask(m.TrimTopic(topic="t", offsets=[wrong], execute=True))
+        with pytest.raises(TopicRecreatedError):
+            await c.ask(m.TrimTopic(topic="t", topic_id="0" * 16, offsets=at, execute=True))

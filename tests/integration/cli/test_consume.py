@@ -6,6 +6,7 @@ import os
 import pytest
 
 from memq import Consumer, Producer
+from memq.cli import consume as cli_consume
 from tests.integration.cli.processes import ENDS, TIMEOUT_S, committed, end, start
 
 
@@ -173,3 +174,70 @@ def test_rows_of_an_older_schema(memq, topic, tmp_path):
 
     rows = b'1,"Oslo",\n2,,\n3,"",\n'
     assert memq("consume", *arguments, "csv") == b'"id","city","tags"\n' + rows * 2
+
+
+def test_as_users_of_kcat_type_it(memq, topic, tmp_path):
+    """Keys, headers and places go in and come out with the short flags that they know."""
+    path = tmp_path / "lines"
+    path.write_text("a:1\nb:2\n")
+    memq("produce", "-t", topic, "-K", ":", "-H", "from=here", "--input", path)
+    memq("produce", "-t", topic, "-k", "c", "--input", path)
+
+    shown = memq("consume", "-t", topic, "-o", "beginning", "-e", "-f", r"%t %p %o %k=%v %h\n")
+    whole = (b"0 0 a=1 from=here", b"0 0 b=2 from=here", b"0 1 c=a:1 ", b"0 1 c=b:2 ")
+    assert shown.splitlines() == [topic.encode() + b" " + each for each in whole]
+    assert memq("consume", topic, "-o", "1", "-p", 0, "-c", 1, "-K", "=") == b"c=a:1\n"
+    assert memq("consume", topic, "-o", "-1", "-e") == b"b:2\n"
+    assert memq("consume", topic, "-o", "s@0", "-o", "e@1", "-e") == b""
+    assert json.loads(memq("consume", topic, "-o", "-1", "-e", "-J"))["value"] == "b:2"
+    assert "retained are offsets 0 to 1" in memq("consume", topic, "-o", "3", "-e", code=1)
+
+
+def test_several_topics(memq, topic, tmp_path, lines):
+    """By names and by patterns; JSON says which, and can be sent on."""
+    path = tmp_path / "lines"
+    for name in ("one", "two", "_own"):
+        memq("topic", "create", f"{name}.{topic}", "--batch-age", "20ms", "--no-audited")
+        path.write_text(f"{name} a\n{name} b\n")
+        memq("produce", f"{name}.{topic}", "--input", path)
+    everything = ("--from-beginning", "--exit-at-end")
+
+    both = memq("consume", f"one.{topic}", f"two.{topic}", *everything)
+    assert sorted(both.splitlines()) == [b"one a", b"one b", b"two a", b"two b"]
+    assert sorted(memq("consume", f".*{topic}", *everything).splitlines()) == sorted(
+        both.splitlines()
+    )
+    shown = memq("consume", f".*[.]{topic}", topic, *everything, "--json")
+    assert {json.loads(line)["topic"] for line in shown.splitlines()} == {
+        f"one.{topic}",
+        f"two.{topic}",
+    }
+    path.write_bytes(shown)
+    memq("produce", topic, "--format", "json", "--input", path)
+    assert sorted(memq("consume", topic, *everything).splitlines()) == sorted(both.splitlines())
+    grouped = ("consume", f"(one|two).{topic}", "--group", topic, *everything)
+    assert sorted(memq(*grouped).splitlines()) == sorted(both.splitlines())
+    assert memq(*grouped) == b""
+    assert len(memq("consume", f"...[.]{topic}", "-c", 3, *everything).splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says", "code"),
+    [
+        (["a", "b", "--range", "0:0-1"], "are for one topic", 2),
+        (["a.*", "--format", "csv"], "are for one topic", 2),
+        (["nosuch.*"], "no topic matches 'nosuch.*'", 1),
+        (["a", "b"], "no topic matches 'a'", 1),
+        (["a("], "is no regular expression", 1),
+    ],
+)
+def test_several_topics_that_cannot_be_read(memq, arguments, says, code):
+    """The error names what cannot be."""
+    assert says in memq("consume", *arguments, code=code)
+
+
+def test_too_many_topics(memq, topic, monkeypatch):
+    """Each is a consumer of its own: a pattern that matches more is refused."""
+    monkeypatch.setattr(cli_consume, "MAX_TOPICS", 1)
+    memq("topic", "create", f"{topic}-2")
+    assert "2 topics match, and 1 is the limit" in memq("consume", f"{topic}.*", code=1)

@@ -45,3 +45,18 @@ def test_schema_from_text(memq, tmp_path):
     assert first["schema_id"] == second["schema_id"]
     said = memq("topic", "create", "wrong", "--schema", "id:int", code=1)
     assert "column 'id': expected a type" in said
+
+
+def test_trim(memq, topic, lines):
+    """What would go is shown; what is younger than dedup_window stays, and other offsets are
+    refused.
+    """
+    memq("produce", topic, "--input", lines)
+    for more in ((), ("--execute",)):
+        trim = ("topic", "trim", topic, "--before", 1, *more, "-o", "json")
+        [row] = json.loads(memq(*trim))
+        assert (row["start"], row["end"], row["stays"]) == (0, 1, 0)
+    assert "STAYS" in memq("topic", "trim", topic, "--before", "2h", "--partition", 0).decode()
+    assert "ends at 1" in memq("topic", "trim", topic, "--before", 2, code=1)
+    assert "no partition 1" in memq("topic", "trim", topic, "--before", 0, "--partition", 1, code=1)
+    assert "is not a time" in memq("topic", "trim", topic, "--before", "9" * 30, code=1)

@@ -23,6 +23,8 @@ def given(topic, lines, tmp_path, memq):
         "arguments": {
             "name": "reports",
             "topic": topic,
+            "topics": topic,
+            "path": topics_file(tmp_path),
             "target": topic,
             "data_dir": tmp_path / "data",
             "folder": tmp_path / "folder",
@@ -43,8 +45,17 @@ def given(topic, lines, tmp_path, memq):
             "quota set": ["--requests", "10"],
             "acl add": ["--operation", "read", "--topic", "t"],
             "topic alter": ["--retention", "8d"],
+            "topic trim": ["--before", "0"],
+            "table follow": ["--until-caught-up"],
         },
     }
+
+
+def topics_file(folder):
+    """What `memq apply` reads."""
+    path = folder / "topics.json"
+    path.write_text("{}")
+    return path
 
 
 def arguments_of(path, each, given):

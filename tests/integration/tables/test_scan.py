@@ -1,5 +1,8 @@
 """One read over a table and its topic: no gap, no overlap, whatever is committed meanwhile."""
 
+from contextlib import closing
+
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -105,3 +108,17 @@ def test_options_that_do_not_go_together(lake):
 
     filtered = lake.scan(metadata=True).read_all().filter(pc.field("partition") == 0)
     assert len(filtered) == len(lake.numbers(until={0: 1})) == ROWS
+
+
+def test_duckdb_scans_it_again(lake):
+    """One scan serves any number of queries, joins with itself and views; all see the same rows."""
+    lake.produce(3)
+    lake.put(0, 2)
+    with closing(duckdb.connect()) as connection, lake.scan() as rows:
+        connection.register("clicks", rows)
+        connection.execute("create view again as select n from clicks")
+        for _ in range(2):
+            lake.produce(1)
+            assert connection.sql("select count(*), sum(n) from clicks").fetchall() == [(30, 435)]
+        joined = "select count(*) from clicks join again using (n)"
+        assert connection.sql(joined).fetchall() == [(30,)]

@@ -15,7 +15,14 @@ from hypothesis import strategies as st
 
 from memq.broker import retention
 from memq.broker.context import BrokerContext
-from memq.broker.retention import LANDING_S, Deletions, delete_expired, forget_expired, scan_orphans
+from memq.broker.retention import (
+    LANDING_S,
+    Deletions,
+    delete_expired,
+    forget_expired,
+    scan_orphans,
+    trim,
+)
 from memq.core.clock import ClockReading
 from memq.core.governor.topics import new_topic
 from memq.core.notification import decode_notification, encode_notification
@@ -85,14 +92,11 @@ LIFE = "0" * 16
 class Hosted:
     """A topic of three read partitions with a queue and a storage, its own or those of another."""
 
-    def __init__(self, clocks_differ_ms=0, name="t", topic_id=LIFE, beside=None, storage=None):
-        config = TopicConfig.create(
-            name,
-            retention="20s",
-            dedup_window="10s",
-            upload_deadline="1s",
-            read_partitions=PARTITIONS,
-        )
+    def __init__(
+        self, clocks_differ_ms=0, name="t", topic_id=LIFE, beside=None, storage=None, **options
+    ):
+        fixed = {"retention": "20s", "dedup_window": "10s", "upload_deadline": "1s"}
+        config = TopicConfig.create(name, read_partitions=PARTITIONS, **fixed | options)
         self.queue_topic = f"{name}.{topic_id}"
         self.topic = SimpleNamespace(
             name=name, topic_id=topic_id, config=config, queue_topic=self.queue_topic
@@ -103,6 +107,7 @@ class Hosted:
         self.now = NOW
         self.queue = beside.queue if beside else InMemoryQueue()
         self.storage = beside.storage if beside else storage or InMemoryStorage()
+        self.removing, self.sizes = asyncio.Lock(), {}
         self.context = context_of(
             self.storage, self.queue, now=lambda: self.now, clocks_differ_ms=clocks_differ_ms
         )
@@ -122,11 +127,14 @@ class Hosted:
         self.storage.put(object_key(key), [bytes(self.batches)], timeout_s=1)
         return object_key(key)
 
-    async def publish(self, partition, key, *, damaged=False):
+    async def publish(self, partition, key, *, damaged=False, size_bytes=0):
         """Publish it; or what nobody can read, in its place."""
         parsed = parse_object_key(key)
         notification = msgspec.structs.replace(
-            NOTIFICATION, batch_id=parsed.batch_id, uri=self.storage.uri(key)
+            NOTIFICATION,
+            batch_id=parsed.batch_id,
+            uri=self.storage.uri(key),
+            size_bytes=size_bytes,
         )
         payload = b"nonsense" if damaged else encode_notification(notification)
         entry = Publication(partition, payload, parsed.sealed_ms, parsed.running_ms)
@@ -181,6 +189,86 @@ async def test_what_is_older_than_retention_is_forgotten_in_each_partition(parti
     offsets = [await hosted.queue.offsets(hosted.queue_topic, each) for each in range(PARTITIONS)]
     assert [start for start, _ in offsets] == starts
     assert hosted.expired_before_ms == (max(times_ms) + 1 if any(starts) else 7)
+
+
+WINDOW_MS, DIFFER_MS, LIMIT = 10_000, 500, 20
+"""Of deduplication, of clocks, and bytes."""
+SETTLED_MS = NOW.mono_ms - WINDOW_MS - DIFFER_MS
+SIZED = st.tuples(
+    st.integers(0, PARTITIONS - 1),
+    st.sampled_from((CUTOFF_MS, CUTOFF_MS + 1, SETTLED_MS - 2, SETTLED_MS - 1, SETTLED_MS)),
+    st.integers(1, 12),
+)
+ROUND = st.tuples(st.lists(SIZED, max_size=6), st.none() | st.integers(0, PARTITIONS - 1))
+
+
+@given(st.lists(ROUND, min_size=1, max_size=4))
+async def test_a_topic_that_is_too_large_loses_its_oldest(rounds):
+    """Over all read partitions, no more than it must, and nothing that is younger than
+    `dedup_window`; also when another broker has removed some between.
+    """
+    hosted = await Hosted(DIFFER_MS, retention_bytes="20B").start()
+    left = [[] for _ in range(PARTITIONS)]
+    newest_ms = [0] * PARTITIONS
+    for published, other in rounds:
+        for partition, running_ms, size in published:
+            newest_ms[partition] = max(newest_ms[partition], running_ms)
+            key = hosted.store(newest_ms[partition])
+            await hosted.publish(partition, key, size_bytes=size)
+            left[partition].append((newest_ms[partition], partition, hosted.batches, size, key))
+        if other is not None and left[other]:
+            start, _ = await hosted.queue.offsets(hosted.queue_topic, other)
+            await hosted.queue.truncate(hosted.queue_topic, other, start + 1)
+            left[other].pop(0)
+        removed = []
+        while sum(each[3] for one in left for each in one) > LIMIT:
+            old = [one[0] for one in left if one and one[0][0] < SETTLED_MS]
+            if not old:
+                break
+            removed.append(left[min(old)[1]].pop(0)[4])
+        assert sorted(await forget_expired(hosted, hosted.context)) == sorted(removed)
+        for partition, one in enumerate(left):
+            start, end = await hosted.queue.offsets(hosted.queue_topic, partition)
+            assert end - start == len(one)
+
+
+async def test_damage_does_not_stop_the_count():
+    """What is behind a damaged notification is not counted; the rest is bounded all the same."""
+    hosted = await Hosted(retention_bytes="20B").start()
+    for size in (15, 15):
+        await hosted.publish(0, hosted.store(CUTOFF_MS), size_bytes=size)
+    await hosted.publish(0, hosted.store(CUTOFF_MS), damaged=True)
+    await hosted.publish(0, hosted.store(CUTOFF_MS), size_bytes=15)
+    assert len(await forget_expired(hosted, hosted.context)) == 1
+    assert await hosted.queue.offsets(hosted.queue_topic, 0) == (1, 4)
+
+
+@pytest.mark.parametrize("execute", [False, True])
+async def test_a_trim_removes_what_is_asked_for_and_may_go(execute):
+    """Up to an offset, but not what is younger than `dedup_window`; it is written down before."""
+    hosted = await Hosted(DIFFER_MS).start()
+    ages_ms = (CUTOFF_MS, SETTLED_MS - 2, SETTLED_MS - 1, SETTLED_MS)
+    for partition in (0, 1, 2):
+        for running_ms in ages_ms:
+            await hosted.publish(partition, hosted.store(running_ms))
+    recorded = []
+
+    async def record():
+        starts = [(await hosted.queue.offsets(hosted.queue_topic, each))[0] for each in range(PARTITIONS)]
+        recorded.append((starts, hosted.expired_before_ms))
+
+    wanted = {0: 1, 1: 4}
+    ends, keys = await trim(hosted, wanted, hosted.context, record if execute else None)
+    assert ends == {0: 1, 1: 3}
+    assert len(keys) == (4 if execute else 0)
+    starts = [(await hosted.queue.offsets(hosted.queue_topic, each))[0] for each in range(PARTITIONS)]
+    assert starts == ([1, 3, 0] if execute else [0, 0, 0])
+    if execute:
+        newest_ms = NOW.wall_ms - CUTOFF_MS  # the wall clock of these goes backwards
+        assert recorded == [([0, 0, 0], newest_ms + 1)]
+    assert await trim(hosted, {0: 0}, hosted.context, record) == ({0: starts[0]}, [])
+    assert await trim(hosted, {}, hosted.context, record) == ({}, [])
+    assert len(recorded) == execute
 
 
 @pytest.mark.parametrize("differ_ms", [0, 3_000])

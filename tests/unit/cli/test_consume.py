@@ -1,15 +1,28 @@
 """What `memq consume` waits for, commits and gives up, without a broker."""
 
 import io
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 
 from memq.cli import consume
-from memq.cli.consume import Printer, Waiting, _ended, _print_batches, commit
+from memq.cli.consume import (
+    LOOK_AGAIN_S,
+    Left,
+    Printer,
+    Source,
+    Waiting,
+    _ended,
+    _made_since,
+    _parse_offset,
+    _print_batches,
+    commit,
+)
 from memq.cli.main import main
 from memq.cli.selection import BatchSelection
 from memq.errors import (
+    ConfigError,
     CorruptDataError,
     InvalidRequestError,
     RequestTimeoutError,
@@ -178,7 +191,7 @@ def out(monkeypatch):
 def printer(selection=None, messages=None, batches=None):
     """A printer of lines as they are."""
     lines = SimpleNamespace(of=lambda batch: [each + b"\n" for each in batch.lines])
-    return Printer(lines, selection or BatchSelection(), messages, batches)
+    return Printer(lines, selection or BatchSelection(), Left(messages, batches))
 
 
 def test_a_batch_is_written_once_all_of_it_is_flushed(out):
@@ -201,7 +214,7 @@ def test_past_the_end_only_a_member_writes(out, is_member):
     consumer.positions = {0: 2, 1: 0}
     made = printer(BatchSelection(stop={0: 2, 1: 1}))
     made.written = consumer.positions
-    _print_batches(consumer, Waiting(None), made, is_member=is_member)
+    _print_batches([Source(consumer, Waiting(None), made)], iter(()), is_member=is_member)
     assert out.flushed == (b"past\nlast\n" if is_member else b"last\n")
 
 
@@ -248,6 +261,72 @@ def test_the_end_is_that_of_all_partitions(positions, is_end):
     assert _ended(consumer, {0: 5, 1: 3}) == is_end
 
 
+# -- several topics -------------------------------------------------------------------------
+
+
+def test_topics_take_turns(out):
+    """One that always has something does not keep another one waiting; what is read is counted
+    over both.
+    """
+    busy = Scripted([Some(at, lines=[b"busy"]) for at in range(9)])
+    late = Scripted([None, Some(0, lines=[b"late"])])
+    left = Left(messages=4)
+    sources = []
+    for consumer in (busy, late):
+        made = printer()
+        made._left = left
+        sources.append(Source(consumer, Waiting(None), made))
+    _print_batches(sources, iter(()), is_member=False)
+    assert out.flushed == b"busy\nbusy\nlate\nbusy\n"
+
+
+def test_a_topic_that_is_made_later_is_read(out):
+    """It joins the others, which go on."""
+    made = printer(None, 2)
+    first = Source(Scripted([None, Some(lines=[b"first"])]), Waiting(None), made)
+    later = printer()
+    later._left = made._left
+    second = Source(Scripted([Some(lines=[b"second"])]), Waiting(None), later)
+    _print_batches([first], iter([[second]]), is_member=False)
+    assert sorted(out.flushed.split()) == [b"first", b"second"]
+
+
+def test_a_quiet_topic_ends_nothing_while_another_is_not(clock, out):
+    """A timeout is one of all topics together."""
+
+    class Slow(Scripted):
+        def poll(self, timeout_s):
+            clock.now_s += 1.5
+            return super().poll(timeout_s)
+
+    busy, quiet = Slow([Some(lines=[b"x"])] * 5), Scripted()
+    made = printer()
+    sources = [Source(each, Waiting("2s"), made) for each in (quiet, busy)]
+    _print_batches(sources, iter(()), is_member=False)
+    assert out.flushed == b"x\n" * 5
+
+
+def test_topics_are_looked_up_seldom(clock):
+    """After some minutes; an outage of the brokers is no reason to end."""
+    answers = [UnavailableError("away"), {"a", "b"}, {"a", "b"}, BAD]
+
+    def find():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    made = _made_since(find, {"a"})
+    assert next(made) == []
+    assert len(answers) == 4
+    for expected in ([], ["b"], []):
+        clock.now_s += LOOK_AGAIN_S
+        assert next(made) == expected
+    clock.now_s += LOOK_AGAIN_S
+    with pytest.raises(CorruptDataError):
+        next(made)
+
+
 # -- usage ----------------------------------------------------------------------------------
 
 
@@ -259,6 +338,12 @@ def test_the_end_is_that_of_all_partitions(positions, is_end):
         ("--group g --max-messages 1", 2),
         ("--group g --partition 0", 2),
         ("--print-key --format json", 2),
+        ("-f %v -J", 2),
+        ("-o beginning --tail 1", 2),
+        ("-o 5 --group g", 2),
+        ("-K : --format csv", 2),
+        ("-o beginning -e -c 5 -p 0 -f %v", 1),
+        ("-o s@1 -o e@2 -K :", 1),
         ("--from 1h --to 1h --partition 0 --max-messages 1", 1),
         ("--group g --from-beginning --exit-at-end --print-key", 1),
     ],
@@ -267,3 +352,29 @@ def test_options_that_go_together(capsys, flags, code):
     """Others are refused before a broker is looked for, naming both."""
     assert main(["consume", "t", "-b", "no-address", *flags.split()]) == code
     assert ("do not go together" in capsys.readouterr().err) == (code == 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "meaning"),
+    [
+        ("beginning", {"from_beginning": True}),
+        ("end", {"from_beginning": False}),
+        ("17", {"offset": 17}),
+        ("-17", {"tail": 17}),
+        ("s@1750000000000", {"since": datetime(2025, 6, 15, 15, 6, 40, tzinfo=UTC)}),
+        ("e@2025-06-30T12:00Z", {"until": datetime(2025, 6, 30, 12, tzinfo=UTC)}),
+        ("@0", {"since": datetime(1970, 1, 1, tzinfo=UTC)}),
+    ],
+)
+def test_offsets_as_kcat_has_them(text, meaning):
+    """Words, numbers from the beginning or the end, and times."""
+    assert _parse_offset(text) == meaning
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "-0", "--1", "1.5", "s@", "s@x", "x@1", "-9999999999", "s@999999999999999"]
+)
+def test_an_offset_that_is_none(text):
+    """The error shows all forms."""
+    with pytest.raises(ConfigError, match=r"is no offset|is not a time"):
+        _parse_offset(text)

@@ -1,6 +1,7 @@
 """LogMessages and rows as lines, and what text cannot hold."""
 
 import io
+from itertools import repeat
 
 import pyarrow as pa
 import pytest
@@ -8,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.cli.formats import TEXT_ROWS, open_sink, raw_lines
+from memq.cli.template import template_lines
 from memq.core.format.message import encode_records
+from memq.core.format.schema import DEFAULT_SCHEMA
+from memq.core.notification import Notification
 from memq.core.units import iso_us
 from memq.errors import InvalidRequestError
+from memq.reading.batch import Batch, Section
 
 SOME = st.none() | st.binary(max_size=8)
 
@@ -76,3 +81,58 @@ def test_a_column_that_parquet_has_not_is_refused_at_once():
     """A struct without fields is refused before any row is read."""
     with pytest.raises(InvalidRequestError, match="parquet cannot hold the topic's columns"):
         open_sink("parquet", io.BytesIO(), pa.schema([("x", pa.struct([]))]))
+
+
+@given(
+    st.lists(st.tuples(SOME, SOME, st.integers(-(10**15), 10**15))),
+    st.sampled_from([b"%t %p %o %k=%v\n", b"%K %S %T|", b"%%x%s", b"plain\n", b"%k", b""]),
+)
+def test_a_template_says_what_kcat_would(messages, template):
+    """Each letter is its value in every LogMessage; all else stands as it is."""
+    keys, values, times = zip(*messages, strict=True) if messages else ([], [], [])
+    rows = encode_records(list(keys), list(values), None, list(times))
+    batch = batch_of(rows)
+    expected = b"".join(
+        template.replace(b"%%x", b"\0x")
+        .replace(b"%t", b"clicks")
+        .replace(b"%p", b"1")
+        .replace(b"%o", b"7")
+        .replace(b"%K", str(-1 if key is None else len(key)).encode())
+        .replace(b"%S", str(-1 if value is None else len(value)).encode())
+        .replace(b"%T", str(int(time_us / 1_000)).encode())
+        .replace(b"%k", b"<key>")
+        .replace(b"%v", value or b"")
+        .replace(b"%s", value or b"")
+        .replace(b"<key>", key or b"")
+        .replace(b"\0x", b"%x")
+        for key, value, time_us in messages
+    )
+    assert b"".join(template_lines(template, DEFAULT_SCHEMA).of(batch)) == expected
+
+
+def batch_of(rows):
+    """A Batch of one Message."""
+    told = dict.fromkeys(Notification.__struct_fields__) | {"topic": "clicks"}
+    section = Section(rows, repeat("p"), repeat(0), repeat(0), range(len(rows)))
+    return Batch(Notification(**told), 1, 7, DEFAULT_SCHEMA, [section])
+
+
+def test_headers_in_a_template():
+    """As kcat writes them; null is empty."""
+    headers = [[("a", b"1"), ("b", None)], None, []]
+    rows = encode_records(None, [b"x", b"y", b"z"], headers, [0, 0, 0])
+    found = b"".join(template_lines(b"%h;%v\n", DEFAULT_SCHEMA).of(batch_of(rows)))
+    assert found == b"a=1,b=;x\n;y\n;z\n"
+
+
+@pytest.mark.parametrize("template", [b"%", b"x%", b"%q", b"%\n", b"%\xff"])
+def test_a_template_with_another_letter(template):
+    """It is refused, and the error has those that there are."""
+    with pytest.raises(InvalidRequestError, match="is none of %t %p"):
+        template_lines(template, DEFAULT_SCHEMA)
+
+
+def test_a_template_of_a_typed_topic():
+    """It has neither key nor value."""
+    with pytest.raises(InvalidRequestError, match="--format json"):
+        template_lines(b"%v", pa.schema([("n", pa.int64())]))

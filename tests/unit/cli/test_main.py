@@ -55,7 +55,7 @@ def test_every_option_is_a_variable(path, capsys):
         (["broker", "--config", "/nowhere"], "'/nowhere' does not exist. (see memq broker --help)"),
         (["consume", "t", "--tail"], "requires an argument. (see memq consume --help)"),
         (["consume", "t", "--max-batches", "x"], "Invalid value for '--max-batches' (env"),
-        (["consume", "--topic", "t"], "No such option '--topic'"),
+        (["consume", "--nosuch", "t"], "No such option '--nosuch'"),
         (["consume", "t", "--range", "0:6-2"], "'0:6-2' ends before it starts"),
         (["produce"], "Missing argument 'TOPIC'. (see memq produce --help)"),
         (["produce", "t", "--producer-id", "p"], "--producer-id needs --timestamp"),

@@ -20,7 +20,7 @@ from memq.errors import DataLossError, MemqError, NotHostedError, UnknownTopicEr
 from memq.queue.kafka import queue as queue_module
 from memq.storage.keys import object_key, parse_object_key
 from memq.zookeeper.shared_catalog import StoredTopic
-from tests.integration.broker.support import turns, until
+from tests.integration.broker.support import client, turns, until
 
 FIRST, SECOND = "1" * 16, "2" * 16
 SHORT = {"batch_age": "1ms", "upload_deadline": "5s", "dedup_window": "10s", "retention": "10s"}
@@ -295,3 +295,19 @@ async def test_a_topic_that_could_not_be_made_leaves_nothing(cluster, lost):
     else:
         await cluster.all_owned("u")
     await until(lambda: not cluster.zookeeper.names(DOOMED.path))
+
+
+async def test_a_trim_is_written_down_for_the_next_owner(cluster):
+    """Who takes over promises nothing that was removed; other brokers are not the ones to ask."""
+    at, other, c = await cluster.serve("one", "two", **SHORT)
+    await c.write(0)
+    hosted, now = at.topics.get("t"), at.context.now
+    at.context.now = lambda: ClockReading(*(each + 3_600_000 for each in now()))
+    trim = m.TrimTopic(topic="t", offsets=[m.PartitionOffset(0, 1)], execute=True)
+    assert (await c.ask(trim)).offsets == [m.PartitionOffset(0, 1)]
+    removed_ms = hosted.expired_before_ms
+    assert removed_ms > 0
+    await until(lambda: other.topics.get("t").topic.retained_since_ms >= removed_ms)
+    async with client(other) as there:
+        with pytest.raises(NotHostedError):
+            await there.ask(trim)
