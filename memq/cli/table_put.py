@@ -187,6 +187,9 @@ def _settled(
     table.create(_schema_of(reader, topic))
     plan = partial(reader.plan, piece_bytes=range_bytes)
     settled = settle(table, reader, topic, {}, lambda rest: plan(Selection(*rest[:3])), since=since)
+    ends = {each.partition: each.end for each in settled.seam.rest}
+    if ends and reader.lasting(ends) != ends:  # the ledger keeps them
+        raise UnavailableError(f"{topic} is not backed up yet up to {ends}; try again")
     reader.refresh()
     return settled
 

@@ -30,7 +30,7 @@ from memq.reading.rows import FETCHES, RowsOfBatch, chosen_columns, read_batches
 from memq.runtime.system import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
     from typing import Self, Unpack
 
     from memq.client.cluster import ClusterArguments
@@ -132,6 +132,10 @@ class AsyncTopicReader:
         """
         return await self._topic.offsets(at_ms)
 
+    async def lasting(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return these ends as far as they last, as `TopicClient.lasting` does."""
+        return await self._topic.lasting(ends)
+
     async def plan(self, selection: Selection, *, piece_bytes: float = math.inf) -> ReadPlan:
         """Settle what `rows` is to read.
 
@@ -199,6 +203,7 @@ class TopicReader(SyncClient[AsyncTopicReader]):
     close = sync_close(AsyncTopicReader.close)
     refresh = sync(AsyncTopicReader.refresh)
     offsets = sync(AsyncTopicReader.offsets)
+    lasting = sync(AsyncTopicReader.lasting)
     plan = sync(AsyncTopicReader.plan)
     rows = sync_iter(AsyncTopicReader.rows)
 
