@@ -100,9 +100,12 @@ demo: $(INSTALLED) ## Run the main job from end to end; INPUT=file your own line
 demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and services fail; six minutes; SECURE=1
 	$(BIN)/python -m demo.cluster $(if $(SECURE),--secure)
 
-docs: $(INSTALLED) ## Write the reference pages that are generated from the code
+docs: $(INSTALLED) ## Write what is generated from the code: reference pages, alerts, dashboard
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md
 	$(BIN)/python -m docs.generate.protocol docs/protocol.md
+	$(BIN)/python -m docs.generate.metrics docs/metrics.md
+	$(BIN)/memq generate alerts deploy/prometheus/memq.rules.yaml
+	$(BIN)/memq generate grafana deploy/grafana/memq.json
 
 clean: ## Remove .venv, caches and build output; data in memq-data stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .services build dist

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from memq.broker.authentication import check_password, identify_token
 from memq.broker.config import DEFAULT_LISTENER
+from memq.broker.effective import shown_options
 from memq.broker.object_root import MAX_MISSING_NAMED
 from memq.core.access.rules import CLUSTER, Access, Question
 from memq.core.version import __version__
@@ -267,6 +268,8 @@ class AdminServer:
             {
                 "broker_id": context.config.broker_id,
                 "address": context.address,
+                "version": __version__,
+                "options": shown_options(context.config),
                 "ready": not context.not_ready(),
                 "not_ready": context.not_ready(),
                 "services": [msgspec.structs.asdict(each) for each in context.services.states()],

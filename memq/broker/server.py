@@ -26,6 +26,7 @@ from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
+from memq.broker.effective import changed_options
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
 from memq.broker.handlers import Handlers
@@ -354,11 +355,22 @@ class Broker:
             )
             await listener.listen(self.connections.accept)
 
-    def reload(self) -> None:
-        """Read the files of tokens and TLS again."""
+    def reload(self, read: Callable[[], BrokerConfig]) -> None:
+        """Read the files of tokens and TLS again, and tell which changed options wait for a start.
+
+        Args:
+            read: reads the configuration again.
+        """
         self.control.reload_tokens()
         for listener in self.listeners.values():
             listener.look(now=True)
+        try:
+            changed = changed_options(self.config, read())
+        except ConfigError as exc:
+            log.warning("the configuration would stop a start: %s", exc)
+            return
+        waiting = f"restart the broker for {', '.join(changed)}" if changed else "no option changed"
+        log.info("SIGHUP: files of tokens and TLS read again; %s", waiting)
 
     async def _look_for_objects(self) -> None:
         """Say so when objects are not where the storage is, and when they are there again."""
@@ -504,12 +516,17 @@ class Broker:
         return hosted.coordinated and self.context.leased()
 
 
-def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:
+def run(
+    config: BrokerConfig,
+    on_ready: Callable[[Broker], None] | None = None,
+    read: Callable[[], BrokerConfig] | None = None,
+) -> int:
     """Run a broker in this process until SIGTERM or SIGINT.
 
     Args:
         config: of the broker.
         on_ready: called once, when the broker serves.
+        read: reads the configuration again; None for one that cannot change.
 
     Returns:
         Exit code: 0 when it drained whole, 1 when it did not or failed.
@@ -518,10 +535,14 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) 
         MemqError: it could not start.
     """
     configure(config.log_format, config.log_level)
-    return asyncio.run(serve(Broker(config), on_ready))
+    return asyncio.run(serve(Broker(config), on_ready, read or (lambda: config)))
 
 
-async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> int:
+async def serve(
+    broker: Broker,
+    on_ready: Callable[[Broker], None] | None,
+    read: Callable[[], BrokerConfig],
+) -> int:
     """Start a broker, serve until SIGTERM, SIGINT or an unexpected error, and stop it.
 
     Returns and raises as `run` does.
@@ -530,7 +551,7 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, broker.reload)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload, read)
     stopping = loop.create_task(stop.wait())
     starting = loop.create_task(broker.start())
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
@@ -549,6 +570,10 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
         on_ready(broker)
     failing = loop.create_task(broker.failed())
     await asyncio.wait([stopping, failing], return_when=asyncio.FIRST_COMPLETED)
+    if not failing.done() and broker.config.drain_delay_ms:
+        broker.context.ready = False  # load balancers see that first
+        log.info("broker %s stops in %d ms", broker.config.broker_id, broker.config.drain_delay_ms)
+        await asyncio.wait([failing], timeout=broker.config.drain_delay_ms / 1000)
     failed = failing.done()
     stopping.cancel()
     failing.cancel()
