@@ -45,6 +45,7 @@ from memq.core.governor.nodes import (
     Folder,
     LoadsNode,
 )
+from memq.core.log_events import event
 from memq.errors import (
     ChangeUncertainError,
     CorruptDataError,
@@ -176,7 +177,8 @@ class ClusterMembership:
                 self._problem, self._context.apart = (
                     (str(exc), "") if of_session else ("", str(exc))
                 )
-                log.warning("broker %s is not part of the cluster: %s", self._id, exc)
+                left = event("broker_left", broker=self._id, reason=str(exc))
+                log.warning("broker %s is not part of the cluster: %s", self._id, exc, extra=left)
             await self._leave()
             await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
             failures += 1
@@ -276,7 +278,8 @@ class ClusterMembership:
             if left.by == self._id and not await was_published(left.topic, self._context.queue):
                 await catalog.claim_removal(left.topic)
         self._topics.joined(catalog)
-        log.info("broker %s is part of the cluster", self._id)
+        joined = event("broker_joined", broker=self._id)
+        log.info("broker %s is part of the cluster", self._id, extra=joined)
         await until_one_fails(
             *(mirror.wait_ended() for mirror in self._mirrors),
             self._report(session),
@@ -340,7 +343,10 @@ class ClusterMembership:
             self._members[name] = found
             if found.lost_ms and not (before and before.lost_ms):
                 log.warning(
-                    "broker %s at %s is lost, it did not stop in order", name, found.address
+                    "broker %s at %s is lost, it did not stop in order",
+                    name,
+                    found.address,
+                    extra=event("broker_lost", broker=name, address=found.address),
                 )
         self._count()
 

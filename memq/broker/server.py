@@ -43,6 +43,7 @@ from memq.broker.timekeeper import Timekeeper
 from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
 from memq.core.group import GroupCoordinator
+from memq.core.log_events import event
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.errors import ConfigError, MemqError, ObjectNotFoundError, StorageError
@@ -244,7 +245,9 @@ class Broker:
         self._locks.close()
         self.access_log.close()
         context.fatal_errors.unwatch()
-        log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
+        left = event("broker_left", broker=self.config.broker_id, drained=drained)
+        said = "" if drained else ", not drained"
+        log.info("broker %s stopped%s", self.config.broker_id, said, extra=left)
         return drained
 
     async def abandon(self) -> None:
