@@ -17,6 +17,7 @@ from memq.errors import ClosedError, UnavailableError
 from memq.queue.kafka.queue import START_S
 from memq.runtime.hedging import Hedging
 from memq.runtime.system import SYSTEM, Runtime
+from memq.runtime.tracing import Tracing, tracing
 from memq.storage.keys import topic_objects
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ class BrokerContext:
         disk: room on the disks of storage and queue.
         hedging: tells when an upload is attempted a second time.
         metrics: counters.
+        tracing: makes spans; None where nobody wants them.
         listeners: its addresses, by name; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
@@ -112,6 +114,7 @@ class BrokerContext:
     disk: DiskSpace = field(default_factory=DiskSpace)
     hedging: Hedging = field(default_factory=Hedging)
     metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing | None = field(default_factory=tracing)
     listeners: dict[str, Listener] = field(default_factory=dict)
     ready: bool = False
     stopping: bool = False

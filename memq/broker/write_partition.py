@@ -39,6 +39,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.runtime.retry import STORAGE_BACKOFF
+from memq.runtime.tracing import place
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from memq.core.wire.connection import Request
     from memq.core.wire.messages import Struct, Write
     from memq.core.write_partition import TopicProcessor
+    from memq.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -426,6 +428,8 @@ class WritePartition:
         batch.tickets.clear()
 
     async def _upload(self, batch: RingBatch, upload: Upload) -> None:
+        if self._context.tracing is not None:
+            batch.traces = [each.header.trace for each in batch.tickets if each.header.trace]
         try:
             await upload.run()
         except MemqError as exc:
@@ -452,7 +456,25 @@ class WritePartition:
             await self._publish_failed(effect.batches, self._as_told(exc))
         else:
             processor.published(effect.batches, offsets, context.now())
+            if context.tracing is not None:
+                for batch, offset in zip(effect.batches, offsets, strict=True):
+                    self._trace(context.tracing, batch, offset)
         self._perform()
+
+    def _trace(self, tracing: Tracing, batch: RingBatch, offset: int) -> None:
+        """Make the spans of a Batch that was published just now."""
+        now = self._context.now()
+        stages = [
+            ("open", batch.opened.mono_ms),
+            ("wait", batch.sealed_mono_ms),
+            ("put", batch.put_mono_ms),
+            ("publish", batch.stored_mono_ms),
+            ("", now.mono_ms),
+        ]
+        times = [(name, 1_000_000 * (now.wall_ms - now.mono_ms + at)) for name, at in stages]
+        records = batch.sealed.records if batch.sealed else 0
+        named = place(batch.batch_id, batch.partition, offset)
+        tracing.published(self.processor.config.name, records, named, batch.traces, times)
 
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again, or fail what is past its deadline."""

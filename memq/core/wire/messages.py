@@ -282,6 +282,7 @@ class Write(TopicRequest, kw_only=True):
         records: LogMessages in the body.
         min_timestamp_us: earliest LogMessage timestamp.
         max_timestamp_us: latest LogMessage timestamp.
+        trace: context of the producer's span, as `traceparent` of W3C; empty for none.
     """
 
     write_partition: int
@@ -294,6 +295,7 @@ class Write(TopicRequest, kw_only=True):
     records: int
     min_timestamp_us: int
     max_timestamp_us: int
+    trace: str = ""
 
 
 class WriteAnswer(AnswerStruct, kw_only=True):
