@@ -32,15 +32,15 @@ class Alert(NamedTuple):
         name: of it, and of its heading in the runbook.
         severity: critical (wakes somebody), warning or info.
         lasts: for how long `expr` must hold.
-        expr: in PromQL.
         summary: what is told, as a template of Prometheus.
+        expr: in PromQL.
     """
 
     name: str
     severity: str
     lasts: str
-    expr: str
     summary: str
+    expr: str
 
     @property
     def runbook(self) -> str:
@@ -53,80 +53,58 @@ class Alert(NamedTuple):
         return [row.name for row in METRICS.values() if row.series in words]
 
 
+# Name, severity, duration and what is told of each; in the next line what must hold.
 _TABLE = """\
-MemqBrokerDown critical 2m
+MemqBrokerDown | critical | 2m | Broker {{ $labels.instance }} does not answer.
     up{job=~".*memq.*"} == 0
-    Broker {{ $labels.instance }} does not answer.
-MemqBrokerLost warning 2m
+MemqBrokerLost | warning | 2m | {{ $value }} brokers are lost: memq cluster describe names them.
     max(memq_cluster_brokers{state="expected"}) - max(memq_cluster_brokers{state="present"}) > 0
-    {{ $value }} brokers are lost: memq cluster describe names them.
-MemqNotReady warning 5m
+MemqNotReady | warning | 5m | Broker {{ $labels.instance }} is not ready, and no service refuses it.
     memq_ready == 0 unless on (instance) memq_service_up == 0
-    Broker {{ $labels.instance }} is not ready, and no service refuses it.
-MemqServiceRefuses critical 1m
+MemqServiceRefuses | critical | 1m | {{ $labels.service }} refuses broker {{ $labels.instance }}; memq status says how.
     memq_service_up == 0
-    {{ $labels.service }} refuses broker {{ $labels.instance }}; memq status says how.
-MemqDiskFills warning 1h
+MemqDiskFills | warning | 1h | The disk of {{ $labels.folder }} at {{ $labels.instance }} is full within a day.
     predict_linear(memq_disk_free_bytes[6h], 86400) < 0
-    The disk of {{ $labels.folder }} at {{ $labels.instance }} is full within a day.
-MemqWatermarkStands critical 1m
+MemqWatermarkStands | critical | 1m | Batches of {{ $labels.topic }} not stored or published for {{ $value }} s.
     time() - memq_stored_through_seconds > 60
-    Batches of {{ $labels.topic }} not stored or published for {{ $value }} s.
-MemqBatchesFail critical 0s
+MemqBatchesFail | critical | 0s | Batches of {{ $labels.topic }} were not stored by their deadline; producers resend.
     increase(memq_batches_failed_total[5m]) > 0
-    Batches of {{ $labels.topic }} were not stored by their deadline; producers resend.
-MemqAcksSlow warning 5m
+MemqAcksSlow | warning | 5m | One in a hundred acks of {{ $labels.topic }} takes more than {{ $value }} s.
     histogram_quantile(0.99, sum by (le, topic) (rate(memq_batch_publish_seconds_bucket[5m]))) > 10
-    One in a hundred acks of {{ $labels.topic }} takes more than {{ $value }} s.
-MemqRequestsFail critical 0s
+MemqRequestsFail | critical | 0s | Broker {{ $labels.instance }} answers with the error {{ $labels.code }}.
     sum by (instance, code) (increase(memq_requests_refused_total{code=~"storage|queue|corrupt_data|data_loss|internal"}[5m])) > 0
-    Broker {{ $labels.instance }} answers with the error {{ $labels.code }}.
-MemqUnauthorized warning 0s
+MemqUnauthorized | warning | 0s | Clients of broker {{ $labels.instance }} are not who they say.
     sum by (instance) (increase(memq_connections_closed_total{reason="unauthorized"}[5m])) > 0 or sum by (instance) (increase(memq_requests_refused_total{code="unauthorized"}[5m])) > 0
-    Clients of broker {{ $labels.instance }} are not who they say.
-MemqStoreRefuses warning 10m
+MemqStoreRefuses | warning | 10m | The object store refuses puts, which are made again and again.
     sum(rate(memq_storage_requests_total{kind="put"}[10m])) > 1.5 * sum(rate(memq_batches_published_total[10m])) + 0.1
-    The object store refuses puts, which are made again and again.
-MemqMemoryFull warning 1m
+MemqMemoryFull | warning | 1m | Broker {{ $labels.instance }} holds producers back.
     memq_memory_used_bytes > 0.9 * memq_memory_limit_bytes
-    Broker {{ $labels.instance }} holds producers back.
-MemqAnswersFull warning 1m
+MemqAnswersFull | warning | 1m | Clients of broker {{ $labels.instance }} do not read their answers.
     memq_answer_bytes >= memq_answer_limit_bytes
-    Clients of broker {{ $labels.instance }} do not read their answers.
-MemqConnectionsRefused warning 0s
+MemqConnectionsRefused | warning | 0s | Broker {{ $labels.instance }} closes connections ({{ $labels.reason }}).
     sum by (instance, reason) (increase(memq_connections_closed_total{reason=~"too_many|protocol"}[5m])) > 0
-    Broker {{ $labels.instance }} closes connections ({{ $labels.reason }}).
-MemqCertificateEnds warning 0s
+MemqCertificateEnds | warning | 0s | The certificate of listener {{ $labels.listener }} expires within 14 days.
     memq_tls_certificate_not_after_seconds - time() < 14 * 86400 >= 3 * 86400
-    The certificate of listener {{ $labels.listener }} expires within 14 days.
-MemqCertificateEndsSoon critical 0s
+MemqCertificateEndsSoon | critical | 0s | The certificate of listener {{ $labels.listener }} expires within 3 days.
     memq_tls_certificate_not_after_seconds - time() < 3 * 86400
-    The certificate of listener {{ $labels.listener }} expires within 3 days.
-MemqAccessLogLost warning 0s
+MemqAccessLogLost | warning | 0s | Broker {{ $labels.instance }} cannot write its access log.
     increase(memq_access_log_lost_total[5m]) > 0
-    Broker {{ $labels.instance }} cannot write its access log.
-MemqGroupBehind warning 5m
+MemqGroupBehind | warning | 5m | Group {{ $labels.group }} is {{ $value }} s behind in {{ $labels.topic }}.
     memq_group_lag_seconds > 600
-    Group {{ $labels.group }} is {{ $value }} s behind in {{ $labels.topic }}.
-MemqGroupMissedBatches critical 0s
+MemqGroupMissedBatches | critical | 0s | Retention removed what group {{ $labels.group }} had not read of {{ $labels.topic }}.
     memq_group_removed == 1
-    Retention removed what group {{ $labels.group }} had not read of {{ $labels.topic }}.
-MemqLagLeftOut info 15m
+MemqLagLeftOut | info | 15m | The lag of {{ $value }} groups is not among the metrics; memq lag shows it.
     memq_group_lag_left_out > 0
-    The lag of {{ $value }} groups is not among the metrics; memq lag shows it.
 """  # noqa: E501 - a query is a line
 
 
-def _read(table: str) -> tuple[Alert, ...]:
-    """Read the table: name, severity and duration; what must hold; what is told."""
-    lines = iter(table.splitlines())
-    alerts = []
-    for name, severity, lasts in map(str.split, lines):
-        alerts.append(Alert(name, severity, lasts, next(lines).strip(), next(lines).strip()))
-    return tuple(alerts)
+def _read(lines: list[str]) -> tuple[Alert, ...]:
+    heads = (each.split(" | ") for each in lines[::2])
+    exprs = map(str.strip, lines[1::2])
+    return tuple(Alert._make([*head, expr]) for head, expr in zip(heads, exprs, strict=True))
 
 
-ALERTS = _read(_TABLE)
+ALERTS = _read(_TABLE.splitlines())
 
 
 def rules_text() -> str:

@@ -91,6 +91,7 @@ class BrokerContext:
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
+        level: the active feature level.
         apart: why it was not part of its cluster last; empty while it is.
         shared: whether other brokers share its queue and its storage.
         presence: what was found of its objects when they were looked for last.
@@ -119,6 +120,7 @@ class BrokerContext:
     ready: bool = False
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
+    level: int = 1
     apart: str = ""
     shared: bool = False
     presence: Presence = field(default_factory=Presence)

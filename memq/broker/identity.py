@@ -25,7 +25,8 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
-from memq.core.governor.nodes import CLUSTER, TOPICS, ClusterNode
+from memq.core.features import MAX_LEVEL, ActiveLevel
+from memq.core.governor.nodes import ACTIVE, CLUSTER, FEATURES, TOPICS, ClusterNode
 from memq.core.units import counted
 from memq.errors import (
     ChangeUncertainError,
@@ -103,8 +104,10 @@ class ClusterIdentity:
         data = CLUSTER.encode(made)
         put = partial(context.storage.put, made.object, [data], timeout_s=PUT_S)
         await asyncio.get_running_loop().run_in_executor(context.reads, put)
-        with contextlib.suppress(NodeExistsError, ChangeUncertainError):
-            await session.create(CLUSTER.child("cluster"), data)
+        level = FEATURES.encode(ActiveLevel(MAX_LEVEL))
+        for path, content in ((FEATURES.child(ACTIVE), level), (CLUSTER.child("cluster"), data)):
+            with contextlib.suppress(NodeExistsError, ChangeUncertainError):
+                await session.create(path, content)
 
     async def _compare(self, made: ClusterNode) -> None:
         config, queue = self._context.config, await self._context.queue.service_id()

@@ -31,6 +31,7 @@ from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
 from memq.broker.handlers import Handlers
 from memq.broker.lag import GroupLags, LagCounter
+from memq.broker.level_file import read_level, write_level
 from memq.broker.listeners import LOOK_S, Listener
 from memq.broker.membership import ClusterMembership
 from memq.broker.memory import BodyMemory
@@ -42,6 +43,7 @@ from memq.broker.throttling import Throttling
 from memq.broker.timekeeper import Timekeeper
 from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
+from memq.core.features import MIN_LEVEL
 from memq.core.group import GroupCoordinator
 from memq.core.log_events import event
 from memq.core.topic import AUDIT_TOPIC
@@ -150,6 +152,7 @@ class Broker:
             make_folders(self._directory)
         except OSError as exc:
             raise StorageError(f"cannot make {self._directory}: {explain(exc)}") from exc
+        level = MIN_LEVEL if self.config.zookeeper else read_level(self._directory)
         if queue is None:
             folder = self._directory / "queue"
             folders.append(folder if is_embedded(self.config.queue) else self._directory)
@@ -173,6 +176,7 @@ class Broker:
             runtime=self._runtime,
             disk=DiskSpace(folders),
             listeners=self.listeners,
+            level=level,
         )
         self.groups = GroupCoordinator()
         self.topics = self._make_topics()
@@ -304,6 +308,7 @@ class Broker:
 
     async def _begin_alone(self, objects: Path | None) -> None:
         """Take over all topics of the data directory."""
+        write_level(self._directory, self.context.level)
         await self.topics.start()
         if objects is not None and AUDIT_TOPIC in self.topics.names():
             lineage = self.topics.get(AUDIT_TOPIC).topic.topic_id  # made with the directory

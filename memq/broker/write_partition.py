@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from memq.broker.upload import Upload
+from memq.core.features import TRACES
 from memq.core.wire.messages import WriteAnswer
 from memq.core.write_partition import (
     ACKS_ALL,
@@ -428,7 +429,7 @@ class WritePartition:
         batch.tickets.clear()
 
     async def _upload(self, batch: RingBatch, upload: Upload) -> None:
-        if self._context.tracing is not None:
+        if self._context.tracing is not None and self._context.level >= TRACES:
             batch.traces = [each.header.trace for each in batch.tickets if each.header.trace]
         try:
             await upload.run()
@@ -463,18 +464,13 @@ class WritePartition:
 
     def _trace(self, tracing: Tracing, batch: RingBatch, offset: int) -> None:
         """Make the spans of a Batch that was published just now."""
-        now = self._context.now()
-        stages = [
-            ("open", batch.opened.mono_ms),
-            ("wait", batch.sealed_mono_ms),
-            ("put", batch.put_mono_ms),
-            ("publish", batch.stored_mono_ms),
-            ("", now.mono_ms),
-        ]
-        times = [(name, 1_000_000 * (now.wall_ms - now.mono_ms + at)) for name, at in stages]
-        records = batch.sealed.records if batch.sealed else 0
+        now, sealed = self._context.now(), batch.sealed
+        begun = (batch.opened.mono_ms, batch.sealed_mono_ms, batch.put_mono_ms)
+        ended = (batch.stored_mono_ms, now.mono_ms)
+        times_ms = [now.wall_ms - now.mono_ms + each for each in (*begun, *ended)]
         named = place(batch.batch_id, batch.partition, offset)
-        tracing.published(self.processor.config.name, records, named, batch.traces, times)
+        records = sealed.records if sealed else 0
+        tracing.published(self.processor.config.name, records, named, batch.traces, times_ms)
 
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again, or fail what is past its deadline."""

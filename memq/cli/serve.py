@@ -96,18 +96,12 @@ def broker(
         return ({} if config is None else load_file(config)) | given
 
     if check:
-        _check(ctx, BrokerConfig.create(read()), given, config, output)
+        _check(ctx, BrokerConfig.create(read()), given)
     else:
         ctx.exit(_run(read(), output, read=lambda: BrokerConfig.create(read())))
 
 
-def _check(
-    ctx: click.Context,
-    config: BrokerConfig,
-    given: Mapping[str, str],
-    file: Path | None,
-    output: str,
-) -> None:
+def _check(ctx: click.Context, config: BrokerConfig, given: Mapping[str, str]) -> None:
     """Show what each option is, and who says so.
 
     Raises:
@@ -116,8 +110,8 @@ def _check(
     from memq.broker.effective import check_files, shown_options  # noqa: PLC0415 - loads HTTP
     from memq.runtime.system import SYSTEM  # noqa: PLC0415
 
+    rows, file = [], ctx.params["config"]
     in_file = {} if file is None else load_file(file)
-    rows = []
     for name, value in shown_options(config).items():
         source = str(file) if name.partition(".")[0] in in_file else "default"
         if name in given:
@@ -125,7 +119,7 @@ def _check(
             flag = f"--{name.replace('_', '-')}"
             source = flag if by_flag else f"MEMQ_{name.upper()}"
         rows.append({"option": name, "value": value, "source": source})
-    show_rows(rows, ["option", "value", "source"], output)
+    show_rows(rows, ["option", "value", "source"], ctx.params["output"])
     check_files(config, SYSTEM)
 
 

@@ -12,7 +12,6 @@ spans are kept, and where they go, the application decides by OpenTelemetry's SD
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 from typing import TYPE_CHECKING
@@ -21,11 +20,12 @@ from memq.core.version import __version__
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from opentelemetry.trace import Span, SpanContext
 
+Attributes = dict[str, str | int]
+
 VARIABLE = "MEMQ_TRACING"
+STAGES = ("open", "wait", "put", "publish")
 MAX_LINKS = 128  # of a span: as many as the SDK keeps by default
 
 _CONTEXT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
@@ -42,11 +42,9 @@ class Tracing:
 
     def send(self, topic: str, records: int) -> Span:
         """Begin the span of a Message."""
-        return self._tracer.start_span(
-            f"send {topic}",
-            kind=self._trace.SpanKind.PRODUCER,
-            attributes=_of(topic, "send", records),
-        )
+        kind = self._trace.SpanKind.PRODUCER
+        attributes = _of(topic, "send", records)
+        return self._tracer.start_span(f"send {topic}", kind=kind, attributes=attributes)
 
     def sent(self, span: Span, error: Exception | None) -> None:
         """End the span of a Message that was acked, or has failed."""
@@ -62,29 +60,27 @@ class Tracing:
         return f"00-{it.trace_id:032x}-{it.span_id:016x}-{it.trace_flags:02x}"
 
     def published(
-        self, topic: str, records: int, batch: dict[str, str | int], traces: Sequence[str],
-        stages: Sequence[tuple[str, int]],
-    ) -> None:  # fmt: skip
-        """Make the spans of a Batch: the name of each stage and when it began, ns since 1970; the
-        last is the end.
-        """
+        self, topic: str, records: int, batch: Attributes, traces: list[str], times_ms: list[int]
+    ) -> None:
+        """Make the spans of a Batch; of each stage the time when it began, then the end."""
         known = [context for each in traces[:MAX_LINKS] if (context := self._parsed(each))]
         if not known:
             return
+        times_ns = [1_000_000 * each for each in times_ms]
         parent = self._trace.set_span_in_context(self._trace.NonRecordingSpan(known[0]))
         whole = self._tracer.start_span(
             f"publish {topic}",
             parent,
             attributes=_of(topic, "publish", records) | batch,
             links=[self._trace.Link(each) for each in known[1:]],
-            start_time=stages[0][1],
+            start_time=times_ns[0],
         )
         inside = self._trace.set_span_in_context(whole)
-        for (name, begun_ns), (_, ended_ns) in itertools.pairwise(stages):
+        for name, begun_ns, ended_ns in zip(STAGES, times_ns, times_ns[1:], strict=False):
             self._tracer.start_span(name, inside, start_time=begun_ns).end(ended_ns)
-        whole.end(stages[-1][1])
+        whole.end(times_ns[-1])
 
-    def received(self, topic: str, records: int, batch: dict[str, str | int]) -> None:
+    def received(self, topic: str, records: int, batch: Attributes) -> None:
         """Make the span of a Batch that a consumer is given."""
         attributes = _of(topic, "receive", records) | batch
         kind = self._trace.SpanKind.CONSUMER
@@ -99,7 +95,7 @@ class Tracing:
         return found if found.is_valid else None
 
 
-def place(batch_id: str, partition: int, offset: int) -> dict[str, str | int]:
+def place(batch_id: str, partition: int, offset: int) -> Attributes:
     """Return the attributes by which the spans of broker and consumer name a Batch."""
     return {
         "memq.batch_id": batch_id,
@@ -108,7 +104,7 @@ def place(batch_id: str, partition: int, offset: int) -> dict[str, str | int]:
     }
 
 
-def _of(topic: str, operation: str, records: int) -> dict[str, str | int]:
+def _of(topic: str, operation: str, records: int) -> Attributes:
     return {
         "messaging.system": "memq",
         "messaging.destination.name": topic,
