@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from memq.broker.metric_table import METRICS
 
-RUNBOOK = "docs/runbook.md"
 _MADE = """\
 # Made by `memq generate alerts`, from memq/broker/alerts.py. Prometheus takes the file as it is
 # (rule_files), the operator its groups in a PrometheusRule. docs/runbook.md says what to do.
@@ -45,7 +44,7 @@ class Alert(NamedTuple):
     @property
     def runbook(self) -> str:
         """Where it says what to do."""
-        return f"{RUNBOOK}#{self.name.lower()}"
+        return f"docs/runbook.md#{self.name.lower()}"
 
     def metrics(self) -> list[str]:
         """Return the metrics that decide it."""

@@ -73,7 +73,6 @@ def dashboard_text() -> str:
         "title": "MemQ",
         "schemaVersion": _SCHEMA,
         "time": {"from": "now-6h", "to": "now"},
-        "refresh": "30s",
         "templating": {"list": [source]},
         "panels": [_panel(number, each) for number, each in enumerate(PANELS)],
     }
