@@ -18,7 +18,7 @@ COMPILE := $(BIN)/uv pip compile $(PROJECTS) --all-extras --group dev --universa
 	--python-version 3.11 --excludes <(echo memq) \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants soak bench dist demo demo-cluster docs clean
+.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants upgrade soak bench dist demo demo-cluster docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -82,6 +82,9 @@ fuzz: $(INSTALLED) ## Send hostile frames to a broker, and check; FRAMES=1000000
 mutants: $(INSTALLED) ## Plant bugs one by one; each must be caught; ARGS=NAME, or ROOM=client/consumer COUNT=20 SEED=7
 	$(BIN)/python -m $(if $(ROOM),tests.mutants.generated $(ROOM) $(if $(COUNT),--count $(COUNT)) \
 		$(if $(SEED),--seed $(SEED)),tests.mutants.planted) $(ARGS)
+
+upgrade: $(INSTALLED) ## Old clients, new broker and back; upgrade, write, downgrade, read; REV=revision, newest tag
+	$(BIN)/python -m tests.system.upgrade $(if $(REV),--rev $(REV))
 
 soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers write, and check
 	$(BIN)/python -m tests.system.airflow.soak $(ARGS)

@@ -9,9 +9,7 @@ import platform
 import re
 import tarfile
 import time
-import urllib.request
 from functools import partial
-from importlib.metadata import distributions
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -128,12 +126,16 @@ def _sections(
 
 
 def _versions() -> dict[str, Any]:
+    from importlib.metadata import distributions  # noqa: PLC0415 - loads email
+
     packages = {each.name: each.version for each in distributions() if each.name in _PACKAGES}
     own = {"memq": __version__, "python": platform.python_version(), "on": platform.platform()}
     return own | {"packages": packages}
 
 
 def _page(url: str, *, token: str, security: NamedValues) -> str:
+    import urllib.request  # noqa: PLC0415 - loads OpenSSL
+
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 - as the user gave it
     context = Security.parse(security).context() if url.startswith("https:") else None
