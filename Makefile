@@ -18,7 +18,7 @@ COMPILE := $(BIN)/uv pip compile $(PROJECTS) --all-extras --group dev --universa
 	--python-version 3.11 --excludes <(echo memq) \
 	--custom-compile-command "make requirements" --quiet --output-file requirements.txt
 
-.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants soak bench dist demo demo-cluster demo-restore docs clean
+.PHONY: help setup requirements test test-unit check lint format chaos simulate crashes fuzz mutants upgrade soak bench dist demo demo-cluster demo-restore docs clean
 
 help: ## Show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ mutants: $(INSTALLED) ## Plant bugs one by one; each must be caught; ARGS=NAME, 
 	$(BIN)/python -m $(if $(ROOM),tests.mutants.generated $(ROOM) $(if $(COUNT),--count $(COUNT)) \
 		$(if $(SEED),--seed $(SEED)),tests.mutants.planted) $(ARGS)
 
+upgrade: $(INSTALLED) ## Old clients, new broker and back; upgrade, write, downgrade, read; REV=revision, newest tag
+	$(BIN)/python -m tests.system.upgrade $(if $(REV),--rev $(REV))
+
 soak: $(INSTALLED) ## Airflow, Spark and brokers that are killed while producers write, and check
 	$(BIN)/python -m tests.system.airflow.soak $(ARGS)
 
@@ -103,9 +106,12 @@ demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and service
 demo-restore: $(INSTALLED) ## Lose all of a cluster but its bucket, restore it, and check; SECURE=1
 	$(BIN)/python -m demo.cluster --restore $(if $(SECURE),--secure)
 
-docs: $(INSTALLED) ## Write the reference pages that are generated from the code
+docs: $(INSTALLED) ## Write what is generated from the code: reference pages, alerts, dashboard
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md
 	$(BIN)/python -m docs.generate.protocol docs/protocol.md
+	$(BIN)/python -m docs.generate.metrics docs/metrics.md
+	$(BIN)/memq generate alerts deploy/prometheus/memq.rules.yaml
+	$(BIN)/memq generate grafana deploy/grafana/memq.json
 
 clean: ## Remove .venv, caches and build output; data in memq-data stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .services build dist

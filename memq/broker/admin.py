@@ -19,8 +19,10 @@ from aiohttp import web
 
 from memq.broker.authentication import check_password, identify_token
 from memq.broker.config import DEFAULT_LISTENER
+from memq.broker.effective import shown_options
 from memq.broker.object_root import MAX_MISSING_NAMED
 from memq.core.access.rules import CLUSTER, Access, Question
+from memq.core.features import MAX_LEVEL, MIN_LEVEL
 from memq.core.version import __version__
 from memq.core.wire.messages import BrokerStatus
 from memq.errors import (
@@ -247,6 +249,9 @@ class AdminServer:
             watermark_age_ms=now_ms - mark_ms,
             late_ms=now_ms - late_ms,
             free_bytes=context.disk.free_bytes,
+            min_level=MIN_LEVEL,
+            max_level=MAX_LEVEL,
+            level=context.level,
         )
 
     async def _status(self, _: web.Request) -> web.Response:
@@ -267,6 +272,8 @@ class AdminServer:
             {
                 "broker_id": context.config.broker_id,
                 "address": context.address,
+                "version": __version__,
+                "options": shown_options(context.config),
                 "ready": not context.not_ready(),
                 "not_ready": context.not_ready(),
                 "services": [msgspec.structs.asdict(each) for each in context.services.states()],

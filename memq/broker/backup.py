@@ -202,12 +202,13 @@ class Backups:
         except MemqError as exc:
             self._context.warn("backup", f"topics are not backed up: {exc}")
             return
-        access, now = self._control.document, self._context.now()
-        catalog = CatalogBackup(running_ms=now.mono_ms, topics=topics, access=access)
+        access, level = self._control.document, self._context.level
+        now_ms = self._context.now().mono_ms
+        catalog = CatalogBackup(running_ms=now_ms, level=level, topics=topics, access=access)
         folder, data = backup.catalogs_folder(self._cluster), backup.encode_json(catalog)
         if folder not in self._said:
             await self._check_ours({topic.topic_id for topic in topics})
-        await self._replace(folder, (self._broker,), (topics, access), data)
+        await self._replace(folder, (self._broker,), (level, topics, access), data)
 
     async def _check_ours(self, ours: set[str]) -> None:
         """Refuse to mix backups of two clusters.

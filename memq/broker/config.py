@@ -202,6 +202,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
             is told to retry.
         upload_threads: Parallel uploads, over all topics.
         drain_timeout_ms: On SIGTERM: time to store and ack what was accepted.
+        drain_delay_ms: On SIGTERM, before that: time in which /ready already says 503 and all is
+            still served, so that load balancers send nothing new.
         retention_interval_ms: How often expired notifications and Batches are removed.
         backup_interval_ms: How often offsets, groups, topics and users are backed up into the
             storage; 0s for never.
@@ -251,6 +253,7 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     park_timeout_ms: Annotated[int, Option("duration", "10s", 10, 10 * MINUTE_MS)]
     upload_threads: Annotated[int, Option("count", 16, 1, 256)]
     drain_timeout_ms: Annotated[int, Option("duration", "30s", 0, 10 * MINUTE_MS)]
+    drain_delay_ms: Annotated[int, Option("duration", "0s", 0, 10 * MINUTE_MS)]
     retention_interval_ms: Annotated[int, Option("duration", "1m", 100, DAY_MS)]
     backup_interval_ms: Annotated[int, Option("duration", "10s", 0, DAY_MS)]
     orphan_interval_ms: Annotated[int, Option("duration", "1d", 100, 30 * DAY_MS)]

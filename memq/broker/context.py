@@ -17,6 +17,7 @@ from memq.errors import ClosedError, UnavailableError
 from memq.queue.kafka.queue import START_S
 from memq.runtime.hedging import Hedging
 from memq.runtime.system import SYSTEM, Runtime
+from memq.runtime.tracing import Tracing, tracing
 from memq.storage.keys import topic_objects
 
 if TYPE_CHECKING:
@@ -85,10 +86,12 @@ class BrokerContext:
         disk: room on the disks of storage and queue.
         hedging: tells when an upload is attempted a second time.
         metrics: counters.
+        tracing: makes spans; None where nobody wants them.
         listeners: its addresses, by name; also while it drains, when it listens no more.
         ready: it serves, and does not stop.
         stopping: it stops, and waits for its threads.
         leased: whether the broker certainly is part of its cluster, so that it may ack now.
+        level: the active feature level.
         apart: why it was not part of its cluster last; empty while it is.
         shared: whether other brokers share its queue and its storage.
         presence: what was found of its objects when they were looked for last.
@@ -112,10 +115,12 @@ class BrokerContext:
     disk: DiskSpace = field(default_factory=DiskSpace)
     hedging: Hedging = field(default_factory=Hedging)
     metrics: Metrics = field(default_factory=Metrics)
+    tracing: Tracing | None = field(default_factory=tracing)
     listeners: dict[str, Listener] = field(default_factory=dict)
     ready: bool = False
     stopping: bool = False
     leased: Callable[[], bool] = lambda: True
+    level: int = 1
     apart: str = ""
     shared: bool = False
     presence: Presence = field(default_factory=Presence)

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from bisect import bisect_left, bisect_right
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -15,8 +16,10 @@ from memq.broker.access_log import said
 from memq.broker.authorization import describes, hidden_topic
 from memq.broker.credentials import Lender
 from memq.broker.lag import check_read_partition
+from memq.broker.level_file import write_level
 from memq.broker.retention import delete_expired, trim
 from memq.broker.stored_groups import StoredGroups
+from memq.core.features import MAX_LEVEL, MIN_LEVEL, check_final
 from memq.core.format.message import TIMESTAMP_COLUMN, open_message, timestamp_range_us
 from memq.core.names import MAX_PRODUCER_ID, is_producer_id
 from memq.core.ranges import retained_in_words
@@ -160,6 +163,7 @@ class Handlers:
             m.DescribeCluster: _Kind(self._describe_cluster, only_reads=True, lists=True),
             m.DrainBroker: _Kind(self._drain_broker),
             m.RebalanceCluster: _Kind(self._rebalance_cluster),
+            m.FinalizeUpgrade: _Kind(self._finalize_upgrade),
             m.ListUsers: _Kind(access.list_users, only_reads=True, lists=True),
             m.PutUser: _Kind(access.put_user),
             m.DeleteUser: _Kind(access.delete_user),
@@ -612,6 +616,17 @@ class Handlers:
 
     async def _rebalance_cluster(self, request: m.RebalanceCluster) -> m.Done:  # noqa: ARG002 - as above
         await self._cluster().rebalance()
+        return m.Done()
+
+    async def _finalize_upgrade(self, request: m.FinalizeUpgrade) -> m.Done:
+        context, level = self._context, request.level
+        if self._membership is not None:
+            await self._membership.finalize(level)
+        else:
+            known = {context.config.broker_id: (MIN_LEVEL, MAX_LEVEL)}
+            check_final(level, context.level, known)
+            write_level(Path(context.config.data_dir), level)
+            context.level = level
         return m.Done()
 
     def _cluster(self) -> Governing:

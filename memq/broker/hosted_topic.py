@@ -12,6 +12,7 @@ from memq.broker.duplicates import DuplicateChecker
 from memq.broker.write_partition import WritePartition
 from memq.core.deduplication import BatchRef, DeduplicationWindow
 from memq.core.format.schema import deserialize_schema
+from memq.core.log_events import event
 from memq.core.queue import GROUPS
 from memq.core.units import counted
 from memq.core.write_partition import TopicProcessor
@@ -174,9 +175,14 @@ class HostedTopic:
             self.partitions[number] = WritePartition(
                 processor, topic.queue_topic, context, self.duplicates
             )
-            if start.batches:
-                found = counted(start.batches, "notification")
-                log.info("%s/%d: taken over, %s", config.name, number, found)
+            found = counted(start.batches, "notification")
+            taken = event(
+                "write_partition_taken_over",
+                broker=context.config.broker_id,
+                topic=config.name,
+                write_partition=number,
+            )
+            log.info("%s/%d: taken over, %s", config.name, number, found, extra=taken)
         if GROUPS in rebuilt:
             self.coordinated = True
             self.group_changes += 1  # by others, before

@@ -26,7 +26,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from memq.broker.backup import check_not_lost
-from memq.core.governor.nodes import CLUSTER, TOPICS, ClusterNode
+from memq.core.features import MAX_LEVEL, MIN_LEVEL, ActiveLevel
+from memq.core.governor.nodes import ACTIVE, CLUSTER, FEATURES, TOPICS, ClusterNode
 from memq.core.units import counted
 from memq.errors import (
     ChangeUncertainError,
@@ -94,7 +95,8 @@ class ClusterIdentity:
             raise self._lost(
                 f"does not know it, of which Kafka has {counted(len(topics), 'topic')}"
             )
-        if not await session.children(TOPICS.path):
+        there = await session.children(TOPICS.path)
+        if not there:
             await check_not_lost(context, config.zookeeper)
         made = ClusterNode(
             cluster_id=config.cluster_id,
@@ -106,8 +108,10 @@ class ClusterIdentity:
         data = CLUSTER.encode(made)
         put = partial(context.storage.put, made.object, [data], timeout_s=PUT_S)
         await asyncio.get_running_loop().run_in_executor(context.reads, put)
-        with contextlib.suppress(NodeExistsError, ChangeUncertainError):
-            await session.create(CLUSTER.child("cluster"), data)
+        level = FEATURES.encode(ActiveLevel(MIN_LEVEL if there else MAX_LEVEL))
+        for path, content in ((FEATURES.child(ACTIVE), level), (CLUSTER.child("cluster"), data)):
+            with contextlib.suppress(NodeExistsError, ChangeUncertainError):
+                await session.create(path, content)
 
     async def _compare(self, made: ClusterNode) -> None:
         config, queue = self._context.config, await self._context.queue.service_id()

@@ -124,6 +124,16 @@ class Listener:
             ) from exc
         host, port = server.sockets[0].getsockname()[:2]
         self.listens_at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.check()
+
+    def check(self) -> None:
+        """Read the files of TLS, if it has some.
+
+        Raises:
+            ConfigError: they cannot be used.
+        """
+        config = self._config
+        self.listens_at = self.listens_at or f"{config.host}:{config.port}"
         if any(self._files[:4]) or config.client_auth != "none":
             self._stamps = [*self._files.stamps()]
             self._tls, self.not_after_s = self._load()

@@ -32,12 +32,15 @@ import msgspec
 from memq.broker.governing import Governing, was_published
 from memq.broker.identity import ClusterIdentity
 from memq.core.access.document import decode_document
+from memq.core.features import MAX_LEVEL, MIN_LEVEL, ActiveLevel, check_final, check_level
 from memq.core.governor.nodes import (
     ACCESS,
     ACCESS_DOCUMENT,
+    ACTIVE,
     ASSIGNMENTS,
     BROKERS,
     DOOMED,
+    FEATURES,
     LOADS,
     MEMBERS,
     TOPICS,
@@ -45,6 +48,7 @@ from memq.core.governor.nodes import (
     Folder,
     LoadsNode,
 )
+from memq.core.log_events import event
 from memq.errors import (
     ChangeUncertainError,
     CorruptDataError,
@@ -176,7 +180,8 @@ class ClusterMembership:
                 self._problem, self._context.apart = (
                     (str(exc), "") if of_session else ("", str(exc))
                 )
-                log.warning("broker %s is not part of the cluster: %s", self._id, exc)
+                left = event("broker_left", broker=self._id, reason=str(exc))
+                log.warning("broker %s is not part of the cluster: %s", self._id, exc, extra=left)
             await self._leave()
             await asyncio.sleep(AGAIN.equal_jitter_s(failures, self._context.runtime.random))
             failures += 1
@@ -222,10 +227,14 @@ class ClusterMembership:
             Mirror(session, ASSIGNMENTS.path, self._assignment_changed),
             Mirror(session, MEMBERS.path, self._member_changed),
             Mirror(session, ACCESS, self._access_changed),
+            Mirror(session, FEATURES.path, self._level_changed),
         ]
         for mirror in self._mirrors:
             await mirror.start()
-        brokers, topics, assignments, members, access = (each.nodes for each in self._mirrors)
+        brokers, topics, assignments, members, access, features = (
+            each.nodes for each in self._mirrors
+        )
+        self._level_changed(ACTIVE, features.get(ACTIVE))
         self._access_changed(ACCESS_DOCUMENT, access.get(ACCESS_DOCUMENT))
         self._brokers.clear()
         for name, node in brokers.items():
@@ -276,7 +285,8 @@ class ClusterMembership:
             if left.by == self._id and not await was_published(left.topic, self._context.queue):
                 await catalog.claim_removal(left.topic)
         self._topics.joined(catalog)
-        log.info("broker %s is part of the cluster", self._id)
+        joined = event("broker_joined", broker=self._id)
+        log.info("broker %s is part of the cluster", self._id, extra=joined)
         await until_one_fails(
             *(mirror.wait_ended() for mirror in self._mirrors),
             self._report(session),
@@ -340,7 +350,10 @@ class ClusterMembership:
             self._members[name] = found
             if found.lost_ms and not (before and before.lost_ms):
                 log.warning(
-                    "broker %s at %s is lost, it did not stop in order", name, found.address
+                    "broker %s at %s is lost, it did not stop in order",
+                    name,
+                    found.address,
+                    extra=event("broker_lost", broker=name, address=found.address),
                 )
         self._count()
 
@@ -367,6 +380,28 @@ class ClusterMembership:
             self._control.adopt(decode_document(node.data))
         except CorruptDataError as exc:
             log.error("invalid node in ZooKeeper ignored: %s", exc)  # noqa: TRY400 - expected, and told in full
+
+    def _level_changed(self, name: str, node: Node | None) -> None:
+        """Go on at another level. One that is not known ends the session; none is not lower."""
+        if name == ACTIVE and node is not None:
+            found = FEATURES.decode(name, node.data).level
+            cluster = f"cluster {self._context.config.cluster_id!r}"
+            self._context.level = check_level(found, cluster)
+
+    async def finalize(self, level: int) -> None:
+        """Raise the active feature level of the cluster.
+
+        Raises:
+            InvalidRequestError: a broker does not know it, or the active one is higher.
+            UnavailableError: ZooKeeper is away.
+        """
+        known = (self._members | self._brokers).items()
+        ranges = {name: (each.min_level, each.max_level) for name, each in known}
+        check_final(level, self._context.level, ranges)
+        if self._session is None:
+            raise UnavailableError(f"the level is in ZooKeeper, which is away: {self._problem}")
+        stored = FEATURES.encode(ActiveLevel(level))
+        await self._say(self._session, FEATURES.child(ACTIVE), stored)
 
     async def change(self, edit: Callable[[AccessDocument], AccessDocument]) -> AccessDocument:
         """Store users and rules for the whole cluster; see `AccessStore`."""
@@ -406,6 +441,8 @@ class ClusterMembership:
                 role=config.role,
                 accepting=not self._stopping,
                 listeners=self._context.other_addresses() or msgspec.UNSET,
+                min_level=MIN_LEVEL,
+                max_level=MAX_LEVEL,
             )
         )
 

@@ -17,6 +17,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from memq.broker.metric_table import METRICS
 from memq.core.version import __version__
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from memq.core.write_partition import RingBatch
 
 M = TypeVar("M", Counter, Gauge, Histogram)
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 _BYTES = "_bytes"
 _LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -64,13 +66,13 @@ class Traffic:
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
-_LAG_GAUGES = {
-    "memq_group_lag_batches": "Batches that the group has not committed.",
-    "memq_group_lag_records": "LogMessages in those.",
-    "memq_group_lag_bytes": "Bytes of those.",
-    "memq_group_lag_seconds": "Age of the oldest LogMessage in those.",
-    "memq_group_removed": "1 where retention has removed what the group would have read next.",
-}
+_LAG_GAUGES = (
+    "memq_group_lag_batches",
+    "memq_group_lag_records",
+    "memq_group_lag_bytes",
+    "memq_group_lag_seconds",
+    "memq_group_removed",
+)
 
 
 class LagGauges(Collector):
@@ -89,17 +91,16 @@ class LagGauges(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the gauges, as Prometheus wants them."""
-        labels = ["group", "topic", "partition"]
-        gauges = [GaugeMetricFamily(*each, labels=labels) for each in _LAG_GAUGES.items()]
+        gauges = [_family(GaugeMetricFamily, name) for name in _LAG_GAUGES]
         for group, topic, lag in self.rows:
             age_s, removed = lag.age_s(self.now_us), lag.offset < lag.start
             values = (lag.batches, lag.records, lag.size_bytes, age_s, removed)
             for gauge, value in zip(gauges, values, strict=True):
                 gauge.add_metric([group, topic, str(lag.partition)], value)
         yield from gauges
-        yield GaugeMetricFamily(
-            "memq_group_lag_left_out", "Groups whose lag is not shown.", self.left_out
-        )
+        left_out = _family(GaugeMetricFamily, "memq_group_lag_left_out")
+        left_out.add_metric([], self.left_out)
+        yield left_out
 
 
 class StorageRequests(Collector):
@@ -119,19 +120,22 @@ class StorageRequests(Collector):
         sizes = {kind for kind in self.counts if kind.endswith(_BYTES)}
         requests = {kind: self.counts[kind] for kind in self.counts.keys() - sizes}
         carried = {kind.removesuffix(_BYTES): self.counts[kind] for kind in sizes}
-        asked, held = "Requests to an object store.", "Bytes of objects in these."
-        yield _counters("memq_storage_requests", asked, "kind", requests)
-        yield _counters("memq_storage_bytes", held, "kind", carried)
-        yield CounterMetricFamily(
-            "memq_uploads_hedged", "Uploads made a second time, in parallel.", self.hedges()
-        )
+        for name, counts in (
+            ("memq_storage_requests_total", requests),
+            ("memq_storage_bytes_total", carried),
+        ):
+            family = _family(CounterMetricFamily, name)
+            for kind, count in sorted(counts.items()):
+                family.add_metric([kind], count)
+            yield family
+        hedged = _family(CounterMetricFamily, "memq_uploads_hedged_total")
+        hedged.add_metric([], self.hedges())
+        yield hedged
 
 
-def _counters(name: str, doc: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, doc, labels=[label])
-    for value, count in sorted(counts.items()):
-        family.add_metric([value], count)
-    return family
+def _family(kind: type[F], name: str) -> F:
+    row = METRICS[name]
+    return kind(name, row.meaning, labels=row.labels.split())
 
 
 class Metrics:
@@ -142,65 +146,36 @@ class Metrics:
         self._of_topics: list[Counter | Gauge | Histogram] = []
         counter, gauge = partial(self._made, Counter), partial(self._made, Gauge)
         histogram = partial(self._made, Histogram, buckets=_LATENCY_BUCKETS_S)
-        self.messages = counter("memq_messages_received", "Messages received.", "topic")
-        self.bytes = counter("memq_bytes_received", "Bytes of Messages received.", "topic")
-        self.refused = counter("memq_requests_refused", "Requests refused.", "code")
-        self.duplicates = counter(
-            "memq_messages_repeated",
-            "Duplicates of published Messages, not published again.",
-            "topic",
-        )
-        self.batches = counter("memq_batches_published", "Batches published.", "topic")
-        self.records = counter("memq_records_published", "LogMessages published.", "topic")
-        self.bytes_stored = counter("memq_bytes_published", "Bytes of Batches.", "topic")
-        self.batches_failed = counter(
-            "memq_batches_failed", "Batches that missed their deadline; nothing was acked.", "topic"
-        )
-        self.connections_closed = counter(
-            "memq_connections_closed", "Connections that the broker closed.", "reason"
-        )
-        self.access_lost = counter(
-            "memq_access_log_lost", "Lines of the access log that were not written."
-        )
-        self.throttled = counter(
-            "memq_throttled_seconds", "Time for which clients had to wait.", "quota", "limit"
-        )
-        self.connections = gauge("memq_connections", "Open connections.")
-        self.memory = gauge("memq_memory_used_bytes", "Bytes of Messages held.")
-        self.memory_idle = gauge("memq_memory_idle_bytes", "Bytes kept for later Messages.")
-        self.memory_limit = gauge("memq_memory_limit_bytes", "Bound of the sum of those.")
-        self.answers = gauge("memq_answer_bytes", "Bytes of large answers held.")
-        self.answers_limit = gauge("memq_answer_limit_bytes", "Bound of those.")
-        self.watermark = gauge(
-            "memq_stored_through_seconds",
-            "Watermark: everything acked before this time is published.",
-            "topic",
-        )
-        self.up = gauge("memq_service_up", "0 while it refuses.", "service")
-        self.ready = gauge("memq_ready", "1 while /ready says so.")
-        self.free = gauge("memq_disk_free_bytes", "Bytes free on a disk.", "folder")
-        self.certificate_ends = gauge(
-            "memq_tls_certificate_not_after_seconds",
-            "When the certificate of a listener expires, seconds since 1970.",
-            "listener",
-        )
-        gauge("memq_build_info", "Always 1.", "version").labels(__version__).set(1)
-        self.brokers = gauge(
-            "memq_cluster_brokers",
-            "Brokers of the cluster that are there, and that have registered and not stopped.",
-            "state",
-        )
-        what = "From a Batch's first Message to its notification."
-        self.latency = histogram("memq_batch_publish_seconds", what, "topic")
-        self._stages = histogram("memq_batch_stage_seconds", "The same by stage.", "stage")
+        self.messages = counter("memq_messages_received_total")
+        self.bytes = counter("memq_bytes_received_total")
+        self.refused = counter("memq_requests_refused_total")
+        self.duplicates = counter("memq_messages_repeated_total")
+        self.batches = counter("memq_batches_published_total")
+        self.records = counter("memq_records_published_total")
+        self.bytes_stored = counter("memq_bytes_published_total")
+        self.batches_failed = counter("memq_batches_failed_total")
+        self.connections_closed = counter("memq_connections_closed_total")
+        self.access_lost = counter("memq_access_log_lost_total")
+        self.throttled = counter("memq_throttled_seconds_total")
+        self.connections = gauge("memq_connections")
+        self.memory = gauge("memq_memory_used_bytes")
+        self.memory_idle = gauge("memq_memory_idle_bytes")
+        self.memory_limit = gauge("memq_memory_limit_bytes")
+        self.answers = gauge("memq_answer_bytes")
+        self.answers_limit = gauge("memq_answer_limit_bytes")
+        self.watermark = gauge("memq_stored_through_seconds")
+        self.up = gauge("memq_service_up")
+        self.ready = gauge("memq_ready")
+        self.free = gauge("memq_disk_free_bytes")
+        self.certificate_ends = gauge("memq_tls_certificate_not_after_seconds")
+        gauge("memq_build_info").labels(__version__).set(1)
+        self.brokers = gauge("memq_cluster_brokers")
+        self.latency = histogram("memq_batch_publish_seconds")
+        self._stages = histogram("memq_batch_stage_seconds")
         self.lag = LagGauges()
         self.storage = StorageRequests()
-        self.traffic = Traffic(
-            counter("memq_network_bytes", "Bytes from clients and to them.", "direction")
-        )
-        self.traffic_across_zones = Traffic(
-            counter("memq_cross_zone_bytes", "Those of clients in other zones.", "direction")
-        )
+        self.traffic = Traffic(counter("memq_network_bytes_total"))
+        self.traffic_across_zones = Traffic(counter("memq_cross_zone_bytes_total"))
         for collector in (self.lag, self.storage):
             self.registry.register(collector)
         ProcessCollector(registry=self.registry)
@@ -237,8 +212,10 @@ class Metrics:
         self.traffic_across_zones.count()
         return generate_latest(self.registry)
 
-    def _made(self, kind: type[M], name: str, doc: str, *labels: str, **options: Any) -> M:
-        metric = kind(name, doc, labels, registry=self.registry, **options)
+    def _made(self, kind: type[M], name: str, **options: Any) -> M:
+        row = METRICS[name]
+        labels = row.labels.split()
+        metric = kind(name, row.meaning, labels, registry=self.registry, **options)
         if "topic" in labels:
             self._of_topics.append(metric)
         return metric

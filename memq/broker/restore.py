@@ -41,6 +41,7 @@ from memq.core import backup
 from memq.core.backup import Span
 from memq.core.checksum import crc32c
 from memq.core.clock import SavedTimes
+from memq.core.features import MAX_LEVEL
 from memq.core.format.batch import entries_range_us, producer_runs
 from memq.core.format.reader import read_index
 from memq.core.format.schema import DEFAULT_SCHEMA, schema_id, serialize_schema
@@ -130,6 +131,9 @@ class CatalogTarget(Protocol):
     async def save_access(self, document: AccessDocument) -> None:
         """Put users and rules back, if there are none."""
 
+    async def save_level(self, level: int) -> None:
+        """Store the active feature level, if there is none."""
+
     async def close(self) -> None:
         """Let others use it."""
 
@@ -151,10 +155,17 @@ class QueueTarget(Protocol):
 
 
 class Target(NamedTuple):
-    """What is restored."""
+    """What is restored.
+
+    Attributes:
+        catalog: has topics and users.
+        queue: has notifications and groups.
+        least_level: feature level of brokers that can read what is restored.
+    """
 
     catalog: CatalogTarget
     queue: QueueTarget
+    least_level: int
 
 
 class StoredBatch(NamedTuple):
@@ -546,6 +557,8 @@ async def restore(
             "with an empty data directory"
         )
     if execute:
+        level = bucket.catalog.level if bucket.catalog else MAX_LEVEL
+        await target.catalog.save_level(max(level, target.least_level))
         await target.queue.save_times(bucket.times())
         if topic is None and bucket.catalog is not None:
             await target.catalog.save_access(bucket.catalog.access)

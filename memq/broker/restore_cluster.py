@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, cast
 
 from memq.broker.restore import Readable
 from memq.core.clock import SavedTimes
-from memq.core.governor.nodes import BROKERS, DOOMED, TOPICS
+from memq.core.features import ActiveLevel
+from memq.core.governor.nodes import ACTIVE, BROKERS, DOOMED, FEATURES, TOPICS
 from memq.core.queue import GROUPS
 from memq.errors import LockedError, NodeExistsError
 from memq.queue import open_kafka
@@ -97,10 +99,8 @@ class SharedTopics:
 
     async def save_topic(self, topic: Topic) -> None:
         """Put a topic into ZooKeeper."""
-        try:
+        with contextlib.suppress(NodeExistsError):  # made by an attempt that had no answer
             await self._session.create(TOPICS.child(topic.name), TOPICS.encode(topic))
-        except NodeExistsError:
-            return  # by an attempt that had no answer: nobody else is here
 
     async def save_access(self, document: AccessDocument) -> None:
         """Put users and rules back, if there are none."""
@@ -109,6 +109,11 @@ class SharedTopics:
             return document if not now.users and not now.rules else now
 
         await change_document(self._session, edit, lambda: document)
+
+    async def save_level(self, level: int) -> None:
+        """Store the active feature level, if there is none."""
+        with contextlib.suppress(NodeExistsError):
+            await self._session.create(FEATURES.child(ACTIVE), FEATURES.encode(ActiveLevel(level)))
 
 
 class SharedQueue:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from memq.bigqueue import BigArray
 from memq.broker.access_control import FILE, write_document
 from memq.broker.catalog import Catalog
+from memq.broker.level_file import FILE as LEVEL_FILE
+from memq.broker.level_file import write_level
 from memq.broker.restore import Readable, TopicPlan
 from memq.core.notification import decode_notification
 from memq.core.queue import Publication, QueueEntry
@@ -47,6 +49,7 @@ class LocalCatalog:
     """
 
     def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._access = directory / FILE
         self._catalog = Catalog(directory / "topics")
 
@@ -66,6 +69,11 @@ class LocalCatalog:
         """Put users and rules back, if there is no file of them."""
         if not self._access.exists():
             write_document(self._access, document)
+
+    async def save_level(self, level: int) -> None:
+        """Store the active feature level, if there is no file of it."""
+        if not (self._directory / LEVEL_FILE).exists():
+            write_level(self._directory, level)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -17,6 +17,7 @@ from memq.broker.restore import (
 )
 from memq.broker.restore_cluster import open_shared_catalog, open_shared_queue
 from memq.broker.restore_local import LocalCatalog, LocalQueue
+from memq.core.features import MIN_LEVEL, RESTORED
 from memq.queue import is_embedded
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.open import open_storage
@@ -56,7 +57,7 @@ async def restore_cluster(
         opened.push_async_callback(catalog.close)
         queue = await _queue(config, directory, runtime)
         opened.push_async_callback(queue.close)
-        target = Target(catalog, queue)
+        target = Target(catalog, queue, MIN_LEVEL if is_embedded(config.queue) else RESTORED)
         storage = open_storage(uri, config.storage_options, runtime)
         opened.callback(storage.close)
         bucket = await asyncio.to_thread(Bucket, storage, config.cluster_id, progress)

@@ -27,10 +27,12 @@ from memq.broker.cluster_topics import ClusterTopics
 from memq.broker.connection import Connections, raise_file_limit
 from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
+from memq.broker.effective import changed_options
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
 from memq.broker.handlers import Handlers
 from memq.broker.lag import GroupLags, LagCounter
+from memq.broker.level_file import read_level, write_level
 from memq.broker.listeners import LOOK_S, Listener
 from memq.broker.membership import ClusterMembership
 from memq.broker.memory import BodyMemory
@@ -42,7 +44,9 @@ from memq.broker.throttling import Throttling
 from memq.broker.timekeeper import Timekeeper
 from memq.broker.tokens import Tokens
 from memq.core.clock import BrokerClock
+from memq.core.features import MIN_LEVEL
 from memq.core.group import GroupCoordinator
+from memq.core.log_events import event
 from memq.core.topic import AUDIT_TOPIC
 from memq.core.units import counted
 from memq.errors import ConfigError, MemqError, ObjectNotFoundError, StorageError
@@ -149,6 +153,7 @@ class Broker:
             make_folders(self._directory)
         except OSError as exc:
             raise StorageError(f"cannot make {self._directory}: {explain(exc)}") from exc
+        level = MIN_LEVEL if self.config.zookeeper else read_level(self._directory)
         if queue is None:
             folder = self._directory / "queue"
             folders.append(folder if is_embedded(self.config.queue) else self._directory)
@@ -172,6 +177,7 @@ class Broker:
             runtime=self._runtime,
             disk=DiskSpace(folders),
             listeners=self.listeners,
+            level=level,
         )
         self.groups = GroupCoordinator()
         self.topics = self._make_topics()
@@ -253,7 +259,9 @@ class Broker:
         self._locks.close()
         self.access_log.close()
         context.fatal_errors.unwatch()
-        log.info("broker %s stopped%s", self.config.broker_id, "" if drained else ", not drained")
+        left = event("broker_left", broker=self.config.broker_id, drained=drained)
+        said = "" if drained else ", not drained"
+        log.info("broker %s stopped%s", self.config.broker_id, said, extra=left)
         return drained
 
     async def abandon(self) -> None:
@@ -312,6 +320,7 @@ class Broker:
         """Take over all topics of the data directory."""
         if isinstance(self.topics, OwnTopics) and self.topics.is_empty():
             await check_not_lost(self.context, f"{self._directory / 'topics'}")
+        write_level(self._directory, self.context.level)
         await self.topics.start()
         if objects is not None and AUDIT_TOPIC in self.topics.names():
             lineage = self.topics.get(AUDIT_TOPIC).topic.topic_id  # made with the directory
@@ -366,11 +375,22 @@ class Broker:
             )
             await listener.listen(self.connections.accept)
 
-    def reload(self) -> None:
-        """Read the files of tokens and TLS again."""
+    def reload(self, read: Callable[[], BrokerConfig]) -> None:
+        """Read the files of tokens and TLS again, and tell which changed options wait for a start.
+
+        Args:
+            read: reads the configuration again.
+        """
         self.control.reload_tokens()
         for listener in self.listeners.values():
             listener.look(now=True)
+        try:
+            changed = changed_options(self.config, read())
+        except ConfigError as exc:
+            log.warning("the configuration would stop a start: %s", exc)
+            return
+        waiting = f"restart the broker for {', '.join(changed)}" if changed else "no option changed"
+        log.info("SIGHUP: files of tokens and TLS read again; %s", waiting)
 
     async def _look_for_objects(self) -> None:
         """Say so when objects are not where the storage is, and when they are there again."""
@@ -510,12 +530,17 @@ class Broker:
         return expired
 
 
-def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:
+def run(
+    config: BrokerConfig,
+    on_ready: Callable[[Broker], None] | None = None,
+    read: Callable[[], BrokerConfig] | None = None,
+) -> int:
     """Run a broker in this process until SIGTERM or SIGINT.
 
     Args:
         config: of the broker.
         on_ready: called once, when the broker serves.
+        read: reads the configuration again; None for one that cannot change.
 
     Returns:
         Exit code: 0 when it drained whole, 1 when it did not or failed.
@@ -524,10 +549,14 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) 
         MemqError: it could not start.
     """
     configure(config.log_format, config.log_level)
-    return asyncio.run(serve(Broker(config), on_ready))
+    return asyncio.run(serve(Broker(config), on_ready, read or (lambda: config)))
 
 
-async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> int:
+async def serve(
+    broker: Broker,
+    on_ready: Callable[[Broker], None] | None,
+    read: Callable[[], BrokerConfig],
+) -> int:
     """Start a broker, serve until SIGTERM, SIGINT or an unexpected error, and stop it.
 
     Returns and raises as `run` does.
@@ -536,7 +565,7 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, broker.reload)
+    loop.add_signal_handler(signal.SIGHUP, broker.reload, read)
     stopping = loop.create_task(stop.wait())
     starting = loop.create_task(broker.start())
     await asyncio.wait([stopping, starting], return_when=asyncio.FIRST_COMPLETED)
@@ -555,6 +584,10 @@ async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> in
         on_ready(broker)
     failing = loop.create_task(broker.failed())
     await asyncio.wait([stopping, failing], return_when=asyncio.FIRST_COMPLETED)
+    if not failing.done() and broker.config.drain_delay_ms:
+        broker.context.ready = False  # load balancers see that first
+        log.info("broker %s stops in %d ms", broker.config.broker_id, broker.config.drain_delay_ms)
+        await asyncio.wait([failing], timeout=broker.config.drain_delay_ms / 1000)
     failed = failing.done()
     stopping.cancel()
     failing.cancel()

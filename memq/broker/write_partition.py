@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from memq.broker.upload import Upload
+from memq.core.features import TRACES
 from memq.core.wire.messages import WriteAnswer
 from memq.core.write_partition import (
     ACKS_ALL,
@@ -39,6 +40,7 @@ from memq.errors import (
     UnknownTopicError,
 )
 from memq.runtime.retry import STORAGE_BACKOFF
+from memq.runtime.tracing import place
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from memq.core.wire.connection import Request
     from memq.core.wire.messages import Struct, Write
     from memq.core.write_partition import TopicProcessor
+    from memq.runtime.tracing import Tracing
 
 log = logging.getLogger(__name__)
 
@@ -426,6 +429,8 @@ class WritePartition:
         batch.tickets.clear()
 
     async def _upload(self, batch: RingBatch, upload: Upload) -> None:
+        if self._context.tracing is not None and self._context.level >= TRACES:
+            batch.traces = [each.header.trace for each in batch.tickets if each.header.trace]
         try:
             await upload.run()
         except MemqError as exc:
@@ -452,7 +457,20 @@ class WritePartition:
             await self._publish_failed(effect.batches, self._as_told(exc))
         else:
             processor.published(effect.batches, offsets, context.now())
+            if context.tracing is not None:
+                for batch, offset in zip(effect.batches, offsets, strict=True):
+                    self._trace(context.tracing, batch, offset)
         self._perform()
+
+    def _trace(self, tracing: Tracing, batch: RingBatch, offset: int) -> None:
+        """Make the spans of a Batch that was published just now."""
+        now, sealed = self._context.now(), batch.sealed
+        begun = (batch.opened.mono_ms, batch.sealed_mono_ms, batch.put_mono_ms)
+        ended = (batch.stored_mono_ms, now.mono_ms)
+        times_ms = [now.wall_ms - now.mono_ms + each for each in (*begun, *ended)]
+        named = place(batch.batch_id, batch.partition, offset)
+        records = sealed.records if sealed else 0
+        tracing.published(self.processor.config.name, records, named, batch.traces, times_ms)
 
     async def _publish_failed(self, batches: list[RingBatch], error: MemqError) -> None:
         """Back off, then let the processor try again, or fail what is past its deadline."""

@@ -12,11 +12,13 @@ from memq.cli.command import (
     Command,
     Group,
     admin_options,
+    confirm,
     connect_admin,
     connection_options,
     option,
     output_option,
     row_option,
+    yes_option,
 )
 from memq.cli.group import lag_row
 from memq.cli.output import (
@@ -27,12 +29,13 @@ from memq.cli.output import (
     progress_bar,
     show_json,
     show_one,
+    show_rows,
     some_of,
     table_text,
 )
 from memq.core.options import Option
 from memq.core.units import DAY_MS, counted, iso_ms
-from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError
+from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -222,6 +225,56 @@ def rebalance(**brokers: Any) -> None:
     with connect_admin(**brokers) as admin:
         admin.rebalance_cluster()
     notice("requested")
+
+
+@cluster.group(cls=Group)
+def upgrade() -> None:
+    """Show versions and feature levels; make an upgrade final."""
+
+
+def _levels(admin: AdminClient) -> tuple[list[BrokerStatus], int, int]:
+    """Return the brokers, the active level, and the highest that one of them knows.
+
+    Raises:
+        UnavailableError: a broker does not answer, so nobody knows what it knows.
+    """
+    found = admin.status()
+    if found.silent:
+        raise UnavailableError(f"no answer from {some_of(found.silent)}; start them, or look again")
+    brokers = found.brokers
+    return brokers, min(e.level for e in brokers), max(e.max_level for e in brokers)
+
+
+@upgrade.command("status", epilog="memq cluster upgrade status")
+@admin_options
+def upgrade_status(*, admin: AdminClient, output: str) -> None:
+    """Show what each broker knows, and what finalize would do."""
+    brokers, active, highest = _levels(admin)
+    behind = [each.id for each in brokers if each.max_level < highest]
+    columns = ["broker", "version", "lowest", "highest", "active"]
+    cells = [(e.id, e.version, e.min_level, e.max_level, e.level) for e in brokers]
+    show_rows([dict(zip(columns, each, strict=True)) for each in cells], columns, output)
+    if behind:
+        notice(f"level {highest} waits for {some_of(behind)}: upgrade them")
+    elif highest > active:
+        notice(f"finalize would raise the level from {active} to {highest}, with no way back")
+    else:
+        notice(f"level {active} is active; there is nothing to finalize")
+
+
+@upgrade.command("finalize", epilog="memq cluster upgrade finalize")
+@yes_option
+@admin_options
+def upgrade_finalize(*, yes: bool, admin: AdminClient, output: str) -> None:
+    """Raise the feature level to the highest, for good.
+
+    Every broker must know it. Afterwards no older version starts on this data.
+    """
+    _, active, highest = _levels(admin)
+    if highest > active:
+        confirm(f"Raise the level from {active} to {highest}? There is no way back.", yes=yes)
+        admin.finalize_upgrade(highest)
+    show_one({"level": highest, "before": active}, output)
 
 
 # -- status ---------------------------------------------------------------------------------

@@ -29,8 +29,10 @@ from memq.cli.batch import batch
 from memq.cli.cluster import cluster, status
 from memq.cli.command import Command, Group
 from memq.cli.consume import consume
+from memq.cli.debug import debug
 from memq.cli.examples import examples
 from memq.cli.export import export
+from memq.cli.generate import generate
 from memq.cli.group import group, lag
 from memq.cli.output import replace_closed
 from memq.cli.produce import produce
@@ -181,6 +183,8 @@ for command in (
     acl,
     quota,
     restore,
+    generate,
+    debug,
     examples,
     completion,
 ):

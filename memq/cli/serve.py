@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
+from memq.cli.output import show_rows
 from memq.core.defaults import DEFAULT_BOOTSTRAP
 from memq.errors import ConfigError
 from memq.runtime.log_format import LOG_FORMAT, configure, is_json
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from memq.broker.server import Broker
 
@@ -66,19 +68,61 @@ def _secured(given: Mapping[str, str]) -> dict[str, str]:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="TOML file of options; a variable wins over it, and a flag over both.",
 )
+@option(
+    "--check",
+    is_flag=True,
+    help="Only show the options, with their sources and without secrets. Exit code 1: a start "
+    "would refuse them.",
+)
 @table_options(BROKER_OPTIONS, variable_prefix="MEMQ_")
 @output_option
 @click.pass_context
-def broker(ctx: click.Context, given: dict[str, str], config: Path | None, output: str) -> None:
+def broker(
+    ctx: click.Context, given: dict[str, str], config: Path | None, check: bool, output: str
+) -> None:
     """Run a broker as configured.
 
     The file may also name topics to make at start ([topics.NAME]).
     """
-    options = {} if config is None else load_file(config)
-    ctx.exit(_run(options | given, output))
+
+    def read() -> dict[str, object]:
+        return ({} if config is None else load_file(config)) | given
+
+    if check:
+        _check(ctx, BrokerConfig.create(read()), given)
+    else:
+        ctx.exit(_run(read(), output, read=lambda: BrokerConfig.create(read())))
 
 
-def _run(options: Mapping[str, object], output: str, *, secure: bool = False) -> int:
+def _check(ctx: click.Context, config: BrokerConfig, given: Mapping[str, str]) -> None:
+    """Show what each option is, and who says so.
+
+    Raises:
+        ConfigError: a file that an option names cannot be used.
+    """
+    from memq.broker.effective import check_files, shown_options  # noqa: PLC0415 - loads HTTP
+    from memq.runtime.system import SYSTEM  # noqa: PLC0415
+
+    rows, file = [], ctx.params["config"]
+    in_file = {} if file is None else load_file(file)
+    for name, value in shown_options(config).items():
+        source = str(file) if name.partition(".")[0] in in_file else "default"
+        if name in given:
+            by_flag = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+            flag = f"--{name.replace('_', '-')}"
+            source = flag if by_flag else f"MEMQ_{name.upper()}"
+        rows.append({"option": name, "value": value, "source": source})
+    show_rows(rows, ["option", "value", "source"], ctx.params["output"])
+    check_files(config, SYSTEM)
+
+
+def _run(
+    options: Mapping[str, object],
+    output: str,
+    *,
+    secure: bool = False,
+    read: Callable[[], BrokerConfig] | None = None,
+) -> int:
     if options.get(LOG_FORMAT.name) == "json":
         configure("json", "INFO")  # what is wrong with the other options is said so as well
     config = BrokerConfig.create(options)
@@ -89,7 +133,7 @@ def _run(options: Mapping[str, object], output: str, *, secure: bool = False) ->
             signal.signal(number, signal.SIG_DFL)  # until the broker takes them over
     from memq.broker.server import run  # noqa: PLC0415 - loads Arrow and HTTP
 
-    return run(config, partial(_print_json if output == "json" else _print_welcome, secure))
+    return run(config, partial(_print_json if output == "json" else _print_welcome, secure), read)
 
 
 def _profile(broker: Broker, secure: bool) -> str:

@@ -249,6 +249,14 @@ class AsyncAdminClient:
         """
         await self._cluster.call(m.RebalanceCluster())
 
+    async def finalize_upgrade(self, level: int) -> None:
+        """Raise the active feature level, for good: no older version starts afterwards.
+
+        Raises:
+            InvalidRequestError: a broker does not know it, or the active one is higher.
+        """
+        await self._cluster.call(m.FinalizeUpgrade(level=level))
+
     # -- offsets ----------------------------------------------------------------------------
 
     async def offsets(self, topic: str, at: datetime | None = None) -> list[m.PartitionOffsets]:
@@ -520,6 +528,7 @@ class AdminClient(SyncClient[AsyncAdminClient]):
         super().__init__(AsyncAdminClient(bootstrap, **cluster), EventLoopThread("memq-admin"))
 
     close = sync_close(AsyncAdminClient.close)
+    finalize_upgrade = sync(AsyncAdminClient.finalize_upgrade)
     create_topic = sync(AsyncAdminClient.create_topic)
     alter_topic = sync(AsyncAdminClient.alter_topic)
     delete_topic = sync(AsyncAdminClient.delete_topic)

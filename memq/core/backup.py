@@ -102,12 +102,14 @@ class CatalogBackup(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         version: of this format.
         running_ms: when it was written, in running time.
+        level: the active feature level.
         topics: all of them.
         access: users, rules and quotas.
     """
 
     version: int = VERSION
     running_ms: int
+    level: int
     topics: list[Topic]
     access: AccessDocument
 

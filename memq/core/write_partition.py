@@ -102,6 +102,7 @@ class RingBatch:
         pending: its Messages that are not answered for good, by name.
         last_sequences: of each producer and epoch in it.
         notification_bytes: about what its notification will take.
+        traces: contexts of spans of its Messages, where they are followed.
     """
 
     batch_id: str
@@ -122,6 +123,7 @@ class RingBatch:
     pending: dict[MessageKey, PendingMessage] = field(default_factory=dict)
     last_sequences: dict[tuple[str, int], int] = field(default_factory=dict)
     notification_bytes: int = 0
+    traces: list[str] = field(default_factory=list)
 
     def forget_bodies(self) -> None:
         """Let go of the bytes of a stored Batch; all its numbers stay."""

@@ -1,7 +1,8 @@
 """What log lines look like: text for people, or a JSON object a line for programs.
 
 A JSON line has `time` (UTC), `level`, `logger` and `message`, and `exception` with the traceback
-where there is one. It has no other line break than its own and is ASCII, whatever was logged.
+where there is one. An event (`memq.core.log_events`) has fields of its own. The line has no other
+line break than its own and is ASCII, whatever was logged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
+from memq.core.log_events import FIELDS
 from memq.core.options import Option
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": _cut(record.getMessage()),
-        }
+        } | getattr(record, FIELDS, {})
         if record.exc_info:
             line["exception"] = _cut(self.formatException(record.exc_info))
         return json.dumps(line)

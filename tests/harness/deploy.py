@@ -87,6 +87,7 @@ def faults(deploy: Path = DEPLOY) -> Iterator[str]:
     yield from _units(deploy / "systemd")
     yield from _compositions(deploy / "compose")
     yield from _alerts(deploy / "prometheus" / "memq.rules.yaml")
+    yield from _alerts(deploy / "grafana" / "memq.json")
     yield from _versions(deploy)
     try:
         yield from _chart(deploy / "helm" / "memq")
@@ -118,7 +119,7 @@ def _broker(where: str, table: dict[str, Any], grace_ms: int, **variables: str) 
     except ConfigError as exc:
         yield f"{where}: {exc}"
         return
-    if grace_ms <= config.drain_timeout_ms:
+    if grace_ms <= config.drain_delay_ms + config.drain_timeout_ms:
         yield f"{where}: a broker is killed before its drain_timeout is over"
 
 

@@ -50,6 +50,7 @@ from memq.errors import ClosedError, InvalidRequestError, MemqError, RequestTime
 from memq.reading.objects import BatchSource
 from memq.reading.start import check_offsets, resolve
 from memq.runtime.system import SYSTEM, Runtime
+from memq.runtime.tracing import place, tracing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator
@@ -101,6 +102,7 @@ class AsyncConsumer:
         self._moving: asyncio.Task[None] | None = None
         self._polling = False
         self._started = self._closed = False
+        self._tracing = tracing()
 
     async def start(self) -> Self:
         """Find the topic, and begin; a group is joined by the first poll. Again it does nothing.
@@ -253,6 +255,9 @@ class AsyncConsumer:
                 records=len(batch),
                 entries=fetched.entries,
             )
+        if self._tracing is not None:
+            named = place(batch.notification.batch_id, batch.partition, batch.offset)
+            self._tracing.received(batch.topic, len(batch), named)
         return batch
 
     async def _wait(self, deadline_s: float) -> bool:

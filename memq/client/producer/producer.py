@@ -73,6 +73,7 @@ from memq.errors import (
 )
 from memq.runtime.retry import BROKER_BACKOFF
 from memq.runtime.system import SYSTEM, Runtime
+from memq.runtime.tracing import tracing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -151,6 +152,7 @@ class AsyncProducer:
         self._poll_pending = False
         self._settlement: asyncio.Future[None] | None = None  # of the next Message, for `_drain`
         self._started = self._closed = False
+        self._tracing = tracing()
 
     async def start(self) -> Self:
         """Find the topic. Starting again does nothing.
@@ -566,10 +568,16 @@ class AsyncProducer:
     def _submitted(self, message: NamedMessage) -> None:
         if self._audited:
             self._audit.submitted(message)
+        if self._tracing is not None:
+            message.span = self._tracing.send(self._options.topic, message.sealed.records)
+            message.trace = self._tracing.context(message.span)
 
     def _settled(self, message: NamedMessage, outcome: StoredAt | MemqError) -> None:
         if self._audited:
             self._audit.settled(message, outcome)
+        if self._tracing is not None and message.span is not None:
+            error = outcome if isinstance(outcome, MemqError) else None
+            self._tracing.sent(message.span, error)
         sealed = message.sealed
         if isinstance(outcome, MemqError):
             self._outcomes.failed(sealed.records, sealed.delivery)

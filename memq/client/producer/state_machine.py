@@ -73,6 +73,8 @@ from memq.runtime.retry import BROKER_BACKOFF
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    from opentelemetry.trace import Span
+
     from memq.client.producer.accumulator import SealedMessage
     from memq.core.wire.messages import WriteAnswer
 
@@ -133,6 +135,8 @@ class NamedMessage:
         link: the broker that it is in flight to; None while it waits.
         settled: its outcome is known.
         redirected: its last answer sent it on to another broker.
+        span: of tracing; None without.
+        trace: context of that span.
     """
 
     sealed: SealedMessage
@@ -145,6 +149,8 @@ class NamedMessage:
     link: BrokerLink | None = None
     settled: bool = False
     redirected: bool = False
+    span: Span | None = None
+    trace: str = ""
 
 
 class LinkState(enum.Enum):
@@ -551,6 +557,7 @@ class ProducerStateMachine:
             records=sealed.records,
             min_timestamp_us=sealed.min_timestamp_us,
             max_timestamp_us=sealed.max_timestamp_us,
+            trace=message.trace,
         )
         return SendMessage(message, link.address, header)
 

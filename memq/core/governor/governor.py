@@ -67,6 +67,7 @@ import msgspec
 from memq.core.governor.assignment import MAX_LOAD_BYTES_PER_S, BrokerResources, PartitionLoad
 from memq.core.governor.assignor import load_assignor
 from memq.core.governor.nodes import ASSIGNMENTS, TopicAssignment
+from memq.core.log_events import event
 from memq.core.units import KIB, MINUTE_MS, SECOND_MS, counted
 from memq.core.wire.messages import ClusterBroker, DescribeClusterAnswer, MovingPartition
 from memq.errors import ConfigError, CorruptDataError, InvalidRequestError
@@ -442,6 +443,11 @@ class Governor:
                 self._balance_ms = now_ms + REBALANCE_INTERVAL_MS
         if moves:
             log.info("Governor: begins %s", counted(len(moves), "move"))
+        for (topic, number), to in moves.items():
+            before = present[topic, number]
+            names = {"topic": topic, "write_partition": number, "broker": to, "from_broker": before}
+            moved = event("write_partition_moved", **names)
+            log.info("Governor: moves %s/%d to broker %s", topic, number, to, extra=moved)
         return moves
 
     def _moves(

@@ -12,6 +12,7 @@
     /loads/ID           ephemeral: what a broker has taken over, and how much is written to it
     /rebalance          its version grows with each request to even out the loads
     /access/document    users and rules (`memq.core.access.document`)
+    /features/active    the active feature level (`memq.core.features`)
 
 All of it is JSON. A field that is not known is passed over, and one with a default may be missing,
 so that brokers of two versions work side by side. What cannot be understood otherwise raises an
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 
 from memq.core.decoding import UNDECODABLE
+from memq.core.features import ActiveLevel
 from memq.core.governor.assignment import BrokerResources
 from memq.core.governor.topics import Topic
 from memq.errors import CorruptDataError, InvalidRequestError
@@ -82,6 +84,8 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
         accepting: whether it takes more of them, such as not while it stops.
         listeners: `host:port` of its other listeners, by name, if it has others.
         lost_ms: of a member: when it was seen to be gone, milliseconds since 1970 UTC; 0 before.
+        min_level: lowest feature level that it knows, 1 for the versions that do not say.
+        max_level: highest one.
     """
 
     id: str
@@ -93,6 +97,8 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     accepting: bool = True
     listeners: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     lost_ms: int = 0
+    min_level: int = 1
+    max_level: int = 1
 
     def __post_init__(self) -> None:
         self.resources()
@@ -259,9 +265,16 @@ LOADS = Folder(
     "the loads of a broker",
     "that broker rewrites it when it takes something over or its traffic changes",
 )
+FEATURES = Folder(
+    "/features",
+    ActiveLevel,
+    "the active feature level",
+    "put back what it held: a level that is too low lets older versions start",
+)
+ACTIVE = "active"
 
 PERSISTENT = (
-    *(folder.path for folder in (BROKERS, MEMBERS, TOPICS, DOOMED, ASSIGNMENTS, LOADS)),
+    *(each.path for each in (BROKERS, MEMBERS, TOPICS, DOOMED, ASSIGNMENTS, LOADS, FEATURES)),
     DRAINING,
     ELECTION,
     REBALANCE,

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 
 from memq.core.decoding import UNDECODABLE
+from memq.core.features import MAX_LEVEL, MIN_LEVEL
 from memq.core.wire.frame import ERROR, ONEWAY, RESPONSE, Buffer, Frame, encode_frame, size_bytes
 from memq.core.wire.messages import (
     PROTOCOL_VERSION,
@@ -516,6 +517,8 @@ class ServerConnection:
             broker_id=broker_id,
             max_header_bytes=max_header_bytes,
             max_body_bytes=max_body_bytes,
+            min_level=MIN_LEVEL,
+            max_level=MAX_LEVEL,
         )
         self._in_flight: dict[int, Route] = {}
         self._client = ""

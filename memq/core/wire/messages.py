@@ -81,6 +81,8 @@ class HandshakeAnswer(AnswerStruct, kw_only=True):
         principal: who the client is for the broker; empty before it has authenticated.
         expires_ms: the time after which it is not any more; 0 for no end. A client renews it by
             Authenticate: with the mechanism `TOKEN` and another token, or with `AWS-IAM`.
+        min_level: lowest feature level that the broker knows.
+        max_level: highest one.
     """
 
     version: int
@@ -91,6 +93,8 @@ class HandshakeAnswer(AnswerStruct, kw_only=True):
     mechanisms: list[str] = []
     principal: str = ""
     expires_ms: int = 0
+    min_level: int = 1
+    max_level: int = 1
 
 
 class Authenticate(Struct):
@@ -307,6 +311,7 @@ class Write(TopicRequest, kw_only=True):
         records: LogMessages in the body.
         min_timestamp_us: earliest LogMessage timestamp.
         max_timestamp_us: latest LogMessage timestamp.
+        trace: context of the producer's span, as `traceparent` of W3C; empty for none.
     """
 
     write_partition: int
@@ -319,6 +324,7 @@ class Write(TopicRequest, kw_only=True):
     records: int
     min_timestamp_us: int
     max_timestamp_us: int
+    trace: str = ""
 
 
 class WriteAnswer(AnswerStruct, kw_only=True):
@@ -701,6 +707,9 @@ class BrokerStatus(Struct):
         watermark_age_ms: age of that watermark.
         late_ms: the part of that age beyond `batch_age`.
         free_bytes: free on the disks it writes to, by folder.
+        min_level: lowest feature level that it knows.
+        max_level: highest one.
+        level: active feature level.
     """
 
     id: str
@@ -712,6 +721,9 @@ class BrokerStatus(Struct):
     watermark_age_ms: int = 0
     late_ms: int = 0
     free_bytes: dict[str, int] = {}
+    min_level: int = 1
+    max_level: int = 1
+    level: int = 1
 
 
 class ClusterBroker(Struct):
@@ -787,6 +799,16 @@ class DrainBroker(Struct):
 
 class RebalanceCluster(Struct):
     """Even out the load now, even if it was not measured yet."""
+
+
+class FinalizeUpgrade(Struct):
+    """Raise the active feature level, for good. Refused: a broker does not know it.
+
+    Attributes:
+        level: the new one; the present one changes nothing.
+    """
+
+    level: int
 
 
 # -- users, rules and quotas -----------------------------------------------------------------
@@ -995,6 +1017,7 @@ REQUESTS: dict[int, RequestType] = {
     55: RequestType(CheckAccess, CheckAccessAnswer, (_DESCRIBE_CLUSTER,)),
     56: RequestType(ListQuotas, ListQuotasAnswer, (_DESCRIBE_CLUSTER,)),
     57: RequestType(AlterQuota, Done, (_ALTER_CLUSTER,)),
+    70: RequestType(FinalizeUpgrade, Done, (_ALTER_CLUSTER,)),
     80: RequestType(TrimTopic, TrimTopicAnswer, (Need("delete", "topic", "topic"),)),
 }
 """The protocol, by type code. Codes are never reused."""

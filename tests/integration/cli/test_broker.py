@@ -5,6 +5,9 @@ import os
 import shlex
 import signal
 import socket
+import time
+import urllib.error
+import urllib.request
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -116,3 +119,116 @@ def test_every_line_is_an_object(tmp_path):
     assert (refused["level"], refused["logger"]) == ("WARNING", "memq.broker.context")
     assert failed[:2] == (1, b"")
     assert [(line["level"], line["logger"]) for line in logged(failed[2])] == [("ERROR", "memq")]
+
+
+def shown(*arguments, variables, code=0):
+    """Rows of `memq broker --check` by option; or what is wrong."""
+    found, out, err = end(start("broker", "--check", "-o", "json", *arguments, env=variables))
+    assert found == code, err
+    return err if code else {row["option"]: row for row in json.loads(out)}
+
+
+def test_check_shows_what_a_broker_would_have(tmp_path):
+    """Each option has its value and source; secrets are hidden, wherever they stand."""
+    config = tmp_path / "broker.toml"
+    config.write_text(
+        'storage = "s3://bucket/memq"\nmemory_bytes = "64MiB"\ntoken = ["ann 7f3a", "9c1d"]\n'
+        'zookeeper = "zk:2181"\nqueue = "kafka://ann:77aa01@kafka:9092"\n'
+        '[storage_options]\nregion = "eu"\nsecret_access_key = "hunter2"\n'
+        '[queue_options]\n"sasl.password" = "hunter3"\n[listeners.inner]\nport = 7000\n'
+    )
+    variables = os.environ | {"MEMQ_ZONE": "a"}
+    rows = shown("--config", config, "--port", "0", variables=variables)
+    assert rows["zone"] == {"option": "zone", "value": "a", "source": "MEMQ_ZONE"}
+    assert rows["port"]["source"] == "--port"
+    assert rows["memory_bytes"] == {
+        "option": "memory_bytes",
+        "value": "64MiB",
+        "source": str(config),
+    }
+    assert rows["host"]["source"] == "default"
+    assert rows["listeners.inner.port"]["value"] == "7000"
+    assert rows["token"]["value"] == "***"
+    assert rows["storage_options"]["value"] == "region=eu,secret_access_key=***"
+    assert rows["queue"]["value"] == "kafka://***@kafka:9092"
+    for secret in ("hunter2", "hunter3", "7f3a", "9c1d", "77aa01"):
+        assert secret not in json.dumps(rows)
+    assert not (tmp_path / "memq-data").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('memory_bytes = "1B"', "memory_bytes = 1B: must be at least 8MiB"),
+        ('token_file = "nothing"', "cannot read token_file nothing"),
+        ('tls_cert = "nothing"\ntls_key = "nothing"', "nothing"),
+    ],
+)
+def test_check_fails_where_a_start_would(tmp_path, text, message):
+    """A wrong value, or a file that is not there, is one line and exit code 1."""
+    config = tmp_path / "broker.toml"
+    config.write_text(text)
+    assert message in shown("--config", config, variables=os.environ, code=1)
+
+
+def test_sighup_names_what_waits_for_a_restart(tmp_path):
+    """Files of tokens are read again; a changed option is named without its value, and a wrong file
+    changes nothing.
+    """
+    config, tokens = tmp_path / "broker.toml", tmp_path / "tokens"
+    common = f'data_dir = "{tmp_path}/data"\nport = 0\nadmin_port = 0\ntoken_file = "{tokens}"\n'
+    tokens.write_text("first")
+    config.write_text(common)
+    serving = start("broker", "--config", config, "-o", "json")
+    place = json.loads(serving.stdout.readline())
+
+    def reload(text, *expected):
+        config.write_text(common + text)
+        serving.send_signal(signal.SIGHUP)
+        for each in expected:
+            while each not in (line := serving.stderr.readline().decode()):
+                assert line, "it ended"
+        return line
+
+    try:
+        tokens.write_text("second")
+        reload("", "1 token accepted now", "no option changed")
+        asked = start("topic", "list", "-b", place["address"], "--token", "second")
+        assert end(asked)[0] == 0
+        line = reload('queue_options = "x=hunter2"\nmemory_bytes = "64MiB"', "restart the broker")
+        assert "restart the broker for queue_options, memory_bytes" in line
+        assert "hunter2" not in line
+        reload('memory_bytes = "1B"', "the configuration would stop a start: memory_bytes = 1B")
+    finally:
+        serving.terminate()
+        assert end(serving)[0] == 0
+
+
+def test_a_stop_tells_load_balancers_first(tmp_path):
+    """During drain_delay /ready says 503, and a produce that comes then is acked."""
+    serving = start(
+        *("broker", "--data-dir", tmp_path, "--port", "0", "--admin-port", "0", "-o", "json"),
+        *("--auto-create-topics", "--drain-delay", "8s"),
+    )
+    place = json.loads(serving.stdout.readline())
+
+    def ready():
+        try:
+            with urllib.request.urlopen(f"{place['admin']}/ready", timeout=5) as answer:  # noqa: S310
+                return answer.status
+        except urllib.error.HTTPError as exc:
+            return exc.code
+
+    assert ready() == 200
+    began_s = time.monotonic()
+    serving.terminate()
+    while "stops in 8000 ms" not in serving.stderr.readline().decode():
+        pass
+    assert ready() == 503
+    code, out, err = end(start("produce", "t", "-b", place["address"]), b"one\ntwo\n")
+    assert code == 0, err
+    assert b"acked          2" in out
+    assert ready() == 503
+    assert serving.poll() is None
+    assert end(serving)[0] == 0
+    assert time.monotonic() - began_s >= 8

@@ -5,7 +5,10 @@ import json
 import pytest
 
 from memq.cli import cluster
+from memq.cli.main import main
+from memq.core.version import __version__
 from memq.core.wire import messages as m
+from memq.testing.broker import BrokerProcess
 from tests.fakes.tiny_broker import TinyBroker
 from tests.integration.cli.processes import in_thread
 
@@ -80,3 +83,25 @@ def test_a_drain_of_a_broker_that_does_not_live(memq, broker):
     assert withdrawn == {"broker": "gone", "drain": "withdrawn", "write_partitions": []}
     asked = [request for request in broker.asked if isinstance(request, m.DrainBroker)]
     assert asked == [m.DrainBroker(broker_id="gone", withdraw=True)]
+
+
+def test_an_upgrade_is_shown_and_made_final(tmp_path, capfd, monkeypatch):
+    """Status says what finalize would do; finalize asks first, raises the level, and is done."""
+    with BrokerProcess(tmp_path):
+        pass
+    (tmp_path / "features.json").unlink()  # as an older version left it
+    with BrokerProcess(tmp_path) as process:
+        monkeypatch.setenv("MEMQ_BOOTSTRAP", process.address)
+
+        def run(*arguments, code=0):
+            assert main(["cluster", "upgrade", *arguments]) == code
+            return capfd.readouterr()
+
+        shown = run("status")
+        assert shown.out.split()[5:] == ["broker-1", __version__, "1", "2", "1"]
+        assert "finalize would raise the level from 1 to 2, with no way back" in shown.err
+        assert "There is no way back. There is no terminal to ask at" in run("finalize", code=2).err
+        assert json.loads(run("status", "-o", "json").out)[0]["active"] == 1
+        assert json.loads(run("finalize", "--yes", "-o", "json").out) == {"level": 2, "before": 1}
+        assert "level 2 is active; there is nothing to finalize" in run("status").err
+        assert json.loads(run("finalize", "-o", "json").out) == {"level": 2, "before": 2}

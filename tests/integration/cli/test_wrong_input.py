@@ -35,6 +35,7 @@ def given(topic, lines, tmp_path, memq):
             "holder": "User:ann",
             "operation": "read",
             "resource": "topic",
+            "file": tmp_path / "file",
         },
         "options": {
             "produce": ["--input", lines],

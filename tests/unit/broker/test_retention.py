@@ -89,6 +89,12 @@ PARTITIONS = 3
 LIFE = "0" * 16
 
 
+async def starts_of(hosted):
+    """The first offset of each read partition."""
+    asked = [hosted.queue.offsets(hosted.queue_topic, each) for each in range(PARTITIONS)]
+    return [(await each)[0] for each in asked]
+
+
 class Hosted:
     """A topic of three read partitions with a queue and a storage, its own or those of another."""
 
@@ -254,14 +260,18 @@ async def test_a_trim_removes_what_is_asked_for_and_may_go(execute):
     recorded = []
 
     async def record():
-        starts = [(await hosted.queue.offsets(hosted.queue_topic, each))[0] for each in range(PARTITIONS)]
+        starts = [
+            (await hosted.queue.offsets(hosted.queue_topic, each))[0] for each in range(PARTITIONS)
+        ]
         recorded.append((starts, hosted.expired_before_ms))
 
     wanted = {0: 1, 1: 4}
     ends, keys = await trim(hosted, wanted, hosted.context, record if execute else None)
     assert ends == {0: 1, 1: 3}
     assert len(keys) == (4 if execute else 0)
-    starts = [(await hosted.queue.offsets(hosted.queue_topic, each))[0] for each in range(PARTITIONS)]
+    starts = [
+        (await hosted.queue.offsets(hosted.queue_topic, each))[0] for each in range(PARTITIONS)
+    ]
     assert starts == ([1, 3, 0] if execute else [0, 0, 0])
     if execute:
         newest_ms = NOW.wall_ms - CUTOFF_MS  # the wall clock of these goes backwards

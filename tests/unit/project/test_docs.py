@@ -12,8 +12,12 @@ from pathlib import Path
 import click
 import pytest
 
+from docs.generate import metrics
 from docs.generate.configuration import render
+from memq.broker.alerts import ALERTS, rules_text
 from memq.broker.config import BrokerConfig
+from memq.broker.dashboard import PANELS, dashboard_text
+from memq.broker.metric_table import METRICS
 from memq.broker.metrics import Metrics
 from memq.cli.main import cli
 
@@ -204,15 +208,52 @@ def test_limits_equal_the_constants():
         assert (name, value) == (name, int(number.replace(",", "")) * scale)
 
 
-def test_every_metric_is_explained():
-    """`docs/operations.md` names each metric as Prometheus sees it, and no other."""
-    metrics = Metrics().registry.collect()
-    names = {each.name + ("_total" if each.type == "counter" else "") for each in metrics}
-    shown = re.findall(r"\bmemq_[a-z_]+", prose_of(DOCS / "operations.md"))
+def test_every_metric_is_a_row_of_the_table():
+    """A broker has the metrics of the table, and those of its process; the pages name no other."""
+    made = Metrics().registry.collect()
+    names = {each.name + ("_total" if each.type == "counter" else "") for each in made}
+    shown = {
+        name
+        for page in ("operations.md", "runbook.md")
+        for name in re.findall(r"\bmemq_[a-z_]+", prose_of(DOCS / page))
+    }
 
-    of_the_process = {name for name in names if name.startswith("process_")}
-    assert of_the_process
-    assert names - of_the_process == set(shown) - {"memq_audit"}
+    assert {name for name in names if not name.startswith("process_")} == METRICS.keys()
+    assert shown - METRICS.keys() == set()
+
+
+@pytest.mark.parametrize(
+    ("path", "made"),
+    [
+        ("docs/metrics.md", metrics.render),
+        ("deploy/prometheus/memq.rules.yaml", rules_text),
+        ("deploy/grafana/memq.json", dashboard_text),
+    ],
+)
+def test_what_the_tables_of_metrics_and_alerts_make_is_current(path, made):
+    """The file in the repository is what the tables make; `make docs` mends it when it is not."""
+    assert text_of(ROOT / path) == made()
+
+
+@pytest.mark.parametrize("each", [*ALERTS, *PANELS], ids=lambda each: each[0])
+def test_a_query_is_about_metrics_that_there_are(each):
+    """An alert or a panel that asks for what no broker has would be silent for ever."""
+    series = {row.series for row in METRICS.values()}
+    labels = {label for row in METRICS.values() for label in row.labels.split()}
+    asked = set(re.findall(r"\bmemq_\w+|\bup\b", each.expr))
+
+    assert asked
+    assert asked - series <= {"up"}
+    for names in re.findall(r"by \(([^)]*)\)", each.expr):
+        assert set(names.split(", ")) <= labels | {"instance", "le"}
+
+
+def test_every_alert_is_in_the_runbook():
+    """Each alert links to a heading of the runbook, which has no other."""
+    headings = HEADING.findall(prose_of(DOCS / "runbook.md"))
+
+    assert [each for each in headings if each.startswith("Memq")] == [each.name for each in ALERTS]
+    assert {each.runbook.partition("#")[2] for each in ALERTS} <= slugs_of(DOCS / "runbook.md")
 
 
 def test_the_reference_of_options_is_current():

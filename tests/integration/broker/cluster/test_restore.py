@@ -5,6 +5,7 @@ import pytest
 from memq.broker.restore import Bucket, Target, restore
 from memq.broker.restore_cluster import SharedQueue, SharedTopics
 from memq.core.access.rules import Rule
+from memq.core.features import RESTORED
 from memq.core.notification import decode_notification
 from memq.core.wire import messages as m
 from memq.errors import DataLossError, TopicExistsError
@@ -24,7 +25,7 @@ async def restored(cluster):
     bucket = Bucket(cluster.storage, "memq", lambda *_: None)
     found = await restore(
         bucket,
-        Target(SharedTopics(session), SharedQueue(queue)),
+        Target(SharedTopics(session), SharedQueue(queue), RESTORED),
         topic=None,
         execute=True,
         progress=lambda *_: None,
