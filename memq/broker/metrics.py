@@ -153,6 +153,7 @@ class Metrics:
         self.batches = counter("memq_batches_published", "Batches published.", "topic")
         self.records = counter("memq_records_published", "LogMessages published.", "topic")
         self.bytes_stored = counter("memq_bytes_published", "Bytes of Batches.", "topic")
+        self.attempted = counter("memq_uploads_attempted", "Attempts to store a Batch.", "topic")
         self.batches_failed = counter(
             "memq_batches_failed", "Batches that missed their deadline; nothing was acked.", "topic"
         )

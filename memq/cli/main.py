@@ -28,6 +28,7 @@ from memq.cli.batch import batch
 from memq.cli.cluster import cluster, status
 from memq.cli.command import Command, Group
 from memq.cli.consume import consume
+from memq.cli.cost import cost
 from memq.cli.examples import examples
 from memq.cli.export import export
 from memq.cli.group import group, lag
@@ -173,6 +174,7 @@ for command in (
     batch,
     status,
     audit,
+    cost,
     table,
     user,
     acl,

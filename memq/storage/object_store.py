@@ -39,6 +39,7 @@ from memq.runtime.retry import STORAGE_BACKOFF, Retry
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.handler import ObjectInfo, same_bytes, views_of
 from memq.storage.keys import LISTINGS, check_key, check_prefix
+from memq.storage.metering import count_request
 from memq.storage.object_store_client import (
     explain,
     is_directory_bucket,
@@ -242,8 +243,8 @@ class ObjectStorage:
     async def _put_once(
         self, name: str, content: Sequence[Buffer], size_bytes: int, *, conditional: bool
     ) -> None:
-        self.requests["put"] += 1
-        self.requests["put_bytes"] += size_bytes
+        count_request(self.requests, "put")
+        count_request(self.requests, "put_bytes", size_bytes)
         async with self._in_time(size_bytes):
             await self._store.put_async(
                 name,
@@ -357,7 +358,7 @@ class ObjectStorage:
             return await self._ask_for_part(name, start, length)
 
     async def _ask_for_part(self, name: str, start: int, length: int) -> _Part:
-        self.requests["get"] += 1
+        count_request(self.requests, "get")
         if length == 0:
             return _Part(b"", (await self._reads.head_async(name))["size"])
         try:
@@ -372,7 +373,7 @@ class ObjectStorage:
         expected = min(start + length, size_bytes) - start
         if len(content) != expected:
             raise StorageError(f"answer cut short: {len(content)} of {expected} bytes of {name!r}")
-        self.requests["get_bytes"] += len(content)
+        count_request(self.requests, "get_bytes", len(content))
         return _Part(content, size_bytes)
 
     def _listed(self, prefixes: Sequence[str]) -> Iterator[ObjectInfo]:
@@ -417,6 +418,8 @@ class ObjectStorage:
                 listed.update(meta["path"] for meta in new)
             ours = self._prefix + prefix
             yield [_info(meta, self._prefix) for meta in new if meta["path"].startswith(ours)]
+            if len(page) < PAGE_KEYS:  # the last one: to ask for more would be no request
+                return
 
     def _list_retry(self) -> Retry:
         return Retry(LIST_TIMEOUT_S, self._runtime, STORAGE_BACKOFF)
@@ -427,6 +430,7 @@ class ObjectStorage:
             await self._store.delete_async(names)
         except FileNotFoundError:
             for name in names:  # a store that minds stops at the first: the others are still there
+                self.requests["delete"] += 1
                 try:
                     await self._store.delete_async(name)
                 except FileNotFoundError as exc:
