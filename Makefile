@@ -103,6 +103,7 @@ demo-cluster: $(INSTALLED) ## Run the job on a cluster whose brokers and service
 docs: $(INSTALLED) ## Write the reference pages that are generated from the code
 	$(BIN)/python -m docs.generate.configuration docs/configuration.md
 	$(BIN)/python -m docs.generate.protocol docs/protocol.md
+	$(BIN)/python -m docs.generate.cost docs/cost.md
 
 clean: ## Remove .venv, caches and build output; data in memq-data stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .services build dist

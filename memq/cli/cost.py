@@ -53,7 +53,18 @@ _MODEL = ["system", "item", "amount", "unit", "dollars"]
 _METER = ["who", "batches", "size_bytes", "requests", "dollars_a_day"]
 _RUN = ["topic", "partition", "start", "end", "batches", "size_bytes", "requests", "dollars"]
 
-count_option = click.FloatRange(min=0, max=1e6)
+
+class _Range(click.FloatRange):
+    """A number within limits, which "nan" is not."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        found = super().convert(value, param, ctx)
+        if found != found:  # noqa: PLR0124 - as only that one is
+            self.fail(f"{value!r} is not a number", param, ctx)
+        return found
+
+
+_COUNT = _Range(min=0, max=1e6)
 
 
 @click.command(
@@ -68,7 +79,7 @@ memq cost --manifest out/manifest.json
 @click.argument("topic", type=TopicType(), required=False)
 @option(
     "--mb-per-second",
-    type=click.FloatRange(min=0.001, max=MAX_RATE),
+    type=_Range(min=0.001, max=MAX_RATE),
     help="10^6 bytes a second that producers send, compressed, over all topics.",
 )
 @option("--topics", type=click.IntRange(1, 1_000_000), default=1, help="How many share it.")
@@ -85,17 +96,17 @@ memq cost --manifest out/manifest.json
     default=Workload.message_bytes,
     help="Bytes of a Message on average, as it is sent.",
 )
-@option("--readers", type=count_option, default=1.0, help="Groups that read everything.")
-@option("--ranged-readers", type=count_option, default=0.0, help="Spark jobs that do.")
+@option("--readers", type=_COUNT, default=1.0, help="Groups that read everything.")
+@option("--ranged-readers", type=_COUNT, default=0.0, help="Spark jobs that do.")
 @option(
     "--zone-share",
-    type=click.FloatRange(0, 1),
+    type=_Range(0, 1),
     default=0.67,
     help="Part of producers' bytes that goes to another zone; 0 where `zone` is set everywhere.",
 )
 @option(
     "--compression",
-    type=click.FloatRange(1, 1_000),
+    type=_Range(1, 1_000),
     default=1.0,
     help="How many times larger all is in a Kafka that compresses nothing.",
 )

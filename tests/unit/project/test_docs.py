@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from docs.generate import cost
 from docs.generate.configuration import render
 from memq.broker.config import BrokerConfig
 from memq.broker.metrics import Metrics
@@ -218,6 +219,12 @@ def test_every_metric_is_explained():
 def test_the_reference_of_options_is_current():
     """The page in the repository equals the tables; `make docs` mends it when it does not."""
     assert text_of(DOCS / "configuration.md") == render()
+
+
+def test_the_tables_of_costs_are_current():
+    """They are what `memq cost` prints now; `make docs` mends them when they are not."""
+    page = text_of(DOCS / "cost.md")
+    assert page == cost.render(page)
 
 
 def test_the_example_configuration_is_valid():
