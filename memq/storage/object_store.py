@@ -396,16 +396,17 @@ class ObjectStorage:
         stream: ListStream[Sequence[ObjectMeta]] | None = None
         last: str | None = None
         listed: set[str] = set()
+        is_asked = True  # the store, by the next step of the stream
         retry = self._list_retry()
         while True:
             try:
                 with self._errors("list", prefix):
                     stream = stream or self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
-                    self.requests["list"] += 1
+                    self.requests["list"] += is_asked
                     async with asyncio.timeout(2 * STALL_S):
                         page = await _next_or_none(stream)
             except StorageError as exc:
-                stream, delay_s = None, retry.after(exc)
+                stream, is_asked, delay_s = None, True, retry.after(exc)
                 await asyncio.sleep(delay_s)
                 continue
             if not page:
@@ -418,8 +419,7 @@ class ObjectStorage:
                 listed.update(meta["path"] for meta in new)
             ours = self._prefix + prefix
             yield [_info(meta, self._prefix) for meta in new if meta["path"].startswith(ours)]
-            if len(page) < PAGE_KEYS:  # the last one: to ask for more would be no request
-                return
+            is_asked = len(page) == PAGE_KEYS  # after a shorter one the stream ends by itself
 
     def _list_retry(self) -> Retry:
         return Retry(LIST_TIMEOUT_S, self._runtime, STORAGE_BACKOFF)

@@ -159,7 +159,8 @@ def test_small_batches_with_many_readers(run, counting):
     gets = 5 * load.batches_per_second * whole_gets(load.batch_size_bytes) * (1 + load.hedges)
     puts = load.batches_per_second * (1 + load.hedges)
     assert off({"put": puts, "get": gets}, {k: counted[k] for k in ("put", "get")}) == {}
-    assert own["get_bytes"] == 5 * values["memq_bytes_published_total"]
+    # A second attempt that has ended as well carried its bytes too.
+    assert off(own, {"get_bytes": 5 * values["memq_bytes_published_total"]}) == {}
 
 
 @pytest.mark.parametrize(("message_bytes", "messages"), [(1_500_000, 56), (400_000, 208)])
