@@ -248,8 +248,12 @@ def _metered(topic: str, since: datetime, prices: Prices, brokers: dict[str, Any
     if since >= now:
         raise InvalidRequestError(f"--since {since.isoformat()} is not before now; give 1h")
     with SyncTopicClient(topic=topic, client="memq cost", **brokers) as client:
-        retention_s = client.info().config.retention_ms / 1000
-        ranges = client.ranges_between(int(since.timestamp() * 1000), None)
+        info = client.info()
+        retention_s = info.config.retention_ms / 1000
+        ends_s = now.timestamp()
+        # What is from before is gone, or never was: it must not make the rates smaller.
+        begins_s = max(since.timestamp(), info.created_ms / 1000, ends_s - retention_s)
+        ranges = client.ranges_between(int(begins_s * 1000), None)
         if (span := sum(each.end - each.start for each in ranges)) > MAX_BATCHES:
             raise InvalidRequestError(
                 f"{span} offsets were published since {since.isoformat()}, and {MAX_BATCHES} are "
@@ -257,7 +261,7 @@ def _metered(topic: str, since: datetime, prices: Prices, brokers: dict[str, Any
             )
         groups = client.groups()
         found = [(it.partition, it.offset, it.notification) for it in client.batches(ranges)]
-    days = (now - since).total_seconds() / 86_400
+    days = max(ends_s - begins_s, 1.0) / 86_400  # clocks differ
     stored = [each for *_, each in found]
     kept_gb = sum(each.size_bytes for each in stored) / 1e9 / days * retention_s / 86_400
     puts = Requests(puts=len(stored) * (1 + Workload.hedges))
@@ -269,7 +273,7 @@ def _metered(topic: str, since: datetime, prices: Prices, brokers: dict[str, Any
         gets = Requests(gets=sum(whole_gets(each.size_bytes) for each in read))
         name, dollars = f"group {group.group}", gets.dollars(prices) / days
         rows.append(_meter_row(name, read, gets.gets, dollars))
-    return [{"topic": topic, "since": since.isoformat(), **row} for row in rows]
+    return [{"topic": topic, "window_seconds": days * 86_400, **row} for row in rows]
 
 
 def _meter_row(who: str, batches: list[Notification], requests: float, dollars: float) -> Row:
