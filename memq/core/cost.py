@@ -9,17 +9,22 @@ Megabytes and gigabytes are 10^6 and 10^9 bytes. A month has 30.4 days.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from memq.core.units import MIB
+import msgspec
+
+from memq.core.options import Option, options_of
+from memq.core.units import DAY_MS, GIB, KIB, MIB, MINUTE_MS
 from memq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable
 
 DAYS = 30.4  # of a month
+HOURS = DAYS * 24
 MONTH_S = DAYS * 86_400
 
 PART_BYTES = 8 * MIB  # of a GET of a whole Batch: PART_BYTES in memq/storage/object_store.py
@@ -30,15 +35,19 @@ PAGE_KEYS = 1_000  # of a LIST
 MB_PER_VCPU = 150.0  # a second into a broker: half of what benchmarks/object_store.py finds
 USED = 0.5  # of the machines' capacity: the rest is for peaks, and for what a lost machine carried
 DISK_USED = 0.7  # of Kafka's disks, at most
-KAFKA_LOCAL_DAYS = 0.25  # that tiered storage keeps on disks
+KAFKA_LOCAL_MS = DAY_MS / 4  # that tiered storage keeps on disks
+REPLICAS = 3  # of Kafka
 LEAST = 3  # servers of Kafka, of ZooKeeper, and brokers of a cluster: one in each zone
+PARTITION_MB = 50.0  # a second of a write partition: its ring of uploads carries three times that
 NOTIFICATION_BYTES = 1_000  # on the wire and in the queue, with its part of a transaction
-PROBE_S = 1.0  # a broker that asked its storage nothing for so long asks once
 WORST_HEDGES = 0.05  # what hedging may cost at most: EXTRA_SHARE in memq/runtime/hedging.py
 
 
-@dataclass(frozen=True)
-class Prices:
+_Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+_Size = Annotated[float, msgspec.Meta(gt=0, le=1e9)]
+
+
+class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Prices in dollars, and the machines that they are for.
 
     Attributes:
@@ -60,41 +69,28 @@ class Prices:
     date: str
     region: str
     source: str
-    put_per_1000: float
-    get_per_1000: float
-    list_per_1000: float
-    object_gb_month: float
-    disk_gb_month: float
-    cross_zone_gb: float
-    broker_hour: float
-    broker_vcpus: float
-    broker_network_mb_per_second: float
-    small_hour: float
+    put_per_1000: _Price
+    get_per_1000: _Price
+    list_per_1000: _Price
+    object_gb_month: _Price
+    disk_gb_month: _Price
+    cross_zone_gb: _Price
+    broker_hour: _Price
+    broker_vcpus: _Size
+    broker_network_mb_per_second: _Size
+    small_hour: _Price
 
-    @classmethod
-    def read(cls, table: Mapping[str, object], where: str) -> Prices:
-        """Make prices of the table of a file.
 
-        Raises:
-            ConfigError: a price is missing, unknown, no number or negative.
-        """
-        names = {each.name for each in fields(cls)}
-        if different := sorted(names ^ table.keys()):
-            expected = ", ".join(sorted(names))
-            raise ConfigError(f"{where}: {different[0]} is missing or unknown; expected {expected}")
-        for each in fields(cls):
-            value = table[each.name]
-            if each.type == "str":
-                sound = isinstance(value, str)
-            else:
-                sound = type(value) in (int, float) and 0 <= value < float("inf")  # type: ignore[operator]
-            if not sound:
-                wanted = "a text" if each.type == "str" else "a number from 0 on"
-                raise ConfigError(f"{where}: {each.name} = {value!r}: expected {wanted}")
-        prices = cls(**table)  # type: ignore[arg-type]
-        if not (prices.broker_vcpus and prices.broker_network_mb_per_second):
-            raise ConfigError(f"{where}: a broker has no vCPU or no network; expected more than 0")
-        return prices
+def _number(low: float, high: float) -> Callable[[str], float]:
+    """Read a number within limits, which "nan" is not."""
+
+    def read(text: str) -> float:
+        with suppress(ValueError):
+            if low <= (found := float(text)) <= high:
+                return found
+        raise ConfigError(f"{text!r}: expected a number from {low:g} to {high:g}")
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -102,43 +98,42 @@ class Workload:
     """What is sent, kept and read.
 
     Attributes:
-        mb_per_second: as producers send it, compressed, over all topics.
-        topics: how many, all alike.
-        write_partitions: of each topic.
-        batch_bytes: at which a Batch is sealed.
-        batch_age_ms: after which it is.
-        message_bytes: of a Message on average, as it is sent.
-        readers: groups that read everything, each Batch as a whole.
+        mb_per_second: 10^6 bytes a second that producers send, compressed, over all topics.
+        topics: How many topics share it, all alike.
+        write_partitions: Of each topic; 0 for one for each 50 MB/s.
+        batch_bytes: A Batch is sealed at this size.
+        batch_age_ms: A Batch is sealed this long after its first Message.
+        message_bytes: Size of a Message on average, as it is sent.
+        readers: Groups that read everything, each Batch as a whole.
         ranged_readers: Spark jobs that read everything, Message by Message.
-        zone_share: of producers' bytes that go to a broker of another zone.
-        retention_days: how long everything is kept.
-        compression: how many times larger it is where nothing compresses, as in a Kafka by default.
+        zone_share: Part of producers' bytes that goes to another zone; 0 with `zone` set.
+        retention_ms: How long everything is kept.
+        compression: How many times larger all is in a Kafka that compresses nothing.
         hedges: PUTs and GETs that are made a second time, for each one.
-        replicas: of Kafka.
-        embedded: one broker with the embedded queue, in place of a cluster.
-        orphan_scans: a day, of each broker.
+        orphan_scans: Scans for orphans a day, in each broker.
+        embedded: One broker with the embedded queue, in place of a cluster.
     """
 
-    mb_per_second: float
-    topics: int = 1
-    write_partitions: int = 1
-    batch_bytes: int = 8 * MIB
-    batch_age_ms: int = 200
-    message_bytes: int = 1_000_000
-    readers: float = 1
-    ranged_readers: float = 0
-    zone_share: float = 2 / 3
-    retention_days: float = 7
-    compression: float = 1
-    hedges: float = 0.03
-    replicas: int = 3
-    embedded: bool = False
-    orphan_scans: float = 1
+    mb_per_second: Annotated[float, Option("text", None, read=_number(0.001, 1e7))]
+    topics: Annotated[int, Option("count", 1, 1, 1_000_000)]
+    write_partitions: Annotated[int, Option("count", 0, 0, 1_000_000)]
+    batch_bytes: Annotated[int, Option("size", "8MiB", KIB, GIB)]
+    batch_age_ms: Annotated[int, Option("duration", "200ms", 1, 10 * MINUTE_MS)]
+    message_bytes: Annotated[int, Option("size", "1000000B", 1, 64 * MIB)]
+    readers: Annotated[float, Option("text", "1", read=_number(0, 1e6))]
+    ranged_readers: Annotated[float, Option("text", "0", read=_number(0, 1e6))]
+    zone_share: Annotated[float, Option("text", "0.67", read=_number(0, 1))]
+    retention_ms: Annotated[int, Option("duration", "7d", 10_000, 3650 * DAY_MS)]
+    compression: Annotated[float, Option("text", "1", read=_number(1, 1e3))]
+    hedges: Annotated[float, Option("text", "0.03", read=_number(0, 1))]
+    orphan_scans: Annotated[float, Option("text", "1", read=_number(0, 1e6))]
+    embedded: Annotated[bool, Option("flag", default=False)]
 
     @property
     def batches_per_second(self) -> float:
         """Batches, by bytes or by age, whichever seals sooner."""
-        streams = self.topics * self.write_partitions
+        each = self.write_partitions or ceil(self.mb_per_second / self.topics / PARTITION_MB)
+        streams = self.topics * each
         messages = self.mb_per_second * 1e6 / self.message_bytes / streams
         by_bytes = messages / max(1, self.batch_bytes // self.message_bytes)
         # It begins with a Message, so the wait for that comes on top of its age.
@@ -146,14 +141,12 @@ class Workload:
         return max(by_bytes, by_age) * streams
 
     @property
-    def batch_size_bytes(self) -> float:
-        """Size of a Batch on average."""
-        return self.mb_per_second * 1e6 / self.batches_per_second
+    def retained_gb(self) -> float:
+        """Data retained."""
+        return self.mb_per_second * self.retention_ms / 1e6
 
-    @property
-    def objects(self) -> float:
-        """Batches retained."""
-        return self.batches_per_second * self.retention_days * 86_400
+
+WORKLOAD_OPTIONS = options_of(Workload)
 
 
 class Line(NamedTuple):
@@ -170,22 +163,6 @@ class Line(NamedTuple):
     amount: float
     unit: str
     dollars: float
-
-
-class Requests(NamedTuple):
-    """Requests to an object store, of any stretch of time."""
-
-    puts: float = 0
-    gets: float = 0
-    lists: float = 0
-
-    def dollars(self, prices: Prices) -> float:
-        """Return what they cost."""
-        return (
-            self.puts * prices.put_per_1000
-            + self.gets * prices.get_per_1000
-            + self.lists * prices.list_per_1000
-        ) / 1000
 
 
 def whole_gets(size_bytes: float) -> int:
@@ -212,51 +189,41 @@ def brokers(load: Workload, prices: Prices) -> int:
     """
     limit = min(MB_PER_VCPU * prices.broker_vcpus, prices.broker_network_mb_per_second)
     needed = ceil(load.mb_per_second * (1 + load.hedges) / (limit * USED))
-    if not load.embedded:
-        return max(LEAST, needed)
-    if needed > 1:
-        raise ConfigError(
-            f"{load.mb_per_second:g} MB/s need {needed} brokers, and an embedded queue has one, "
-            f"for up to {limit * USED / (1 + load.hedges):.0f} MB/s; choose the queue kafka"
-        )
-    return 1
-
-
-def requests_per_second(load: Workload, prices: Prices) -> Requests:
-    """Return what brokers and readers ask of the store each second, on average."""
-    batches, size_bytes = load.batches_per_second, load.batch_size_bytes
-    each = load.readers * whole_gets(size_bytes)
-    each += load.ranged_readers * ranged_gets(size_bytes, size_bytes / load.message_bytes)
-    count, more = brokers(load, prices), 1 + load.hedges
-    probes = max(0.0, count / PROBE_S - batches)
-    lists = count * load.orphan_scans * list_requests(load.objects) / 86_400
-    return Requests(batches * more, batches * each * more + probes, lists)
+    if load.embedded and needed > 1:
+        most = f"for up to {limit * USED / (1 + load.hedges):.0f} MB/s; leave out --embedded"
+        rate = f"{load.mb_per_second:g} MB/s need {needed} brokers"
+        raise ConfigError(f"{rate}, and an embedded queue has one, {most}")
+    return 1 if load.embedded else max(LEAST, needed)
 
 
 def memq_bill(load: Workload, prices: Prices) -> list[Line]:
     """Return the bill of MemQ, a month."""
-    asked, count = requests_per_second(load, prices), brokers(load, prices)
-    puts, gets, lists = (each * MONTH_S for each in asked)
-    stored = load.mb_per_second * 86.4 * load.retention_days
-    crossed = load.mb_per_second / 1e3 * MONTH_S * load.zone_share
-    hours = DAYS * 24
+    batches, count = load.batches_per_second, brokers(load, prices)
+    gb, size_bytes = load.mb_per_second / 1e3 * MONTH_S, load.mb_per_second * 1e6 / batches
+    gets = load.readers * whole_gets(size_bytes)
+    gets += load.ranged_readers * ranged_gets(size_bytes, size_bytes / load.message_bytes)
+    more = (1 + load.hedges) * batches * MONTH_S
+    # One that asked its storage nothing for a second asks once.
+    probes = max(0.0, count - batches) * MONTH_S
+    lists = count * DAYS * load.orphan_scans * list_requests(batches * load.retention_ms / 1e3)
     lines = [
-        Line("PUT requests", puts, "requests", puts / 1000 * prices.put_per_1000),
-        Line("GET requests", gets, "requests", gets / 1000 * prices.get_per_1000),
-        Line("LIST requests", lists, "requests", lists / 1000 * prices.list_per_1000),
-        Line("objects", stored, "GB", stored * prices.object_gb_month),
-        Line("brokers", count, "instances", count * hours * prices.broker_hour),
-        Line("between zones", crossed, "GB", crossed * prices.cross_zone_gb),
+        _line("PUT requests", more, "requests", prices.put_per_1000 / 1e3),
+        _line("GET requests", more * gets + probes, "requests", prices.get_per_1000 / 1e3),
+        _line("LIST requests", lists, "requests", prices.list_per_1000 / 1e3),
+        _line("objects", load.retained_gb, "GB", prices.object_gb_month),
+        _line("brokers", count, "instances", HOURS * prices.broker_hour),
+        _line("between zones", gb * load.zone_share, "GB", prices.cross_zone_gb),
     ]
     if not load.embedded:
-        # Every broker reads a topic's state; notifications are read by each reader's long polls.
-        notified = replace(
-            load, mb_per_second=load.batches_per_second * NOTIFICATION_BYTES / 1e6, compression=1
-        )
-        queue = sum(each.dollars for each in kafka_bill(notified, prices, tuned=False))
-        queue += LEAST * hours * prices.small_hour
-        lines.append(Line("Kafka and ZooKeeper", LEAST * 2, "instances or more", queue))
+        rate = batches * NOTIFICATION_BYTES / 1e6
+        queue = kafka_bill(replace(load, mb_per_second=rate, compression=1), prices, tuned=False)
+        dollars = total(queue) + LEAST * HOURS * prices.small_hour
+        lines.append(Line("Kafka and ZooKeeper", LEAST * 2, "instances or more", dollars))
     return lines
+
+
+def _line(item: str, amount: float, unit: str, price: float) -> Line:
+    return Line(item, amount, unit, amount * price)
 
 
 def kafka_bill(load: Workload, prices: Prices, *, tuned: bool) -> list[Line]:
@@ -268,24 +235,19 @@ def kafka_bill(load: Workload, prices: Prices, *, tuned: bool) -> list[Line]:
         tuned: readers fetch from followers in their zone, data is compressed, and tiered storage
             keeps most of it in the object store; else as it comes.
     """
-    rate = load.mb_per_second * (1 if tuned else load.compression)
-    consumers, away = load.readers + load.ranged_readers, 2 / 3
-    written, sent = rate * load.replicas, rate * (load.replicas - 1 + consumers + tuned)
-    busiest = max(written, sent) / (prices.broker_network_mb_per_second * USED)
-    count, hours = max(LEAST, ceil(busiest)), DAYS * 24
-    crossing = load.replicas - 1 + (load.zone_share if tuned else away * (1 + consumers))
-    crossed = rate / 1e3 * MONTH_S * crossing
-    local_days = min(load.retention_days, KAFKA_LOCAL_DAYS) if tuned else load.retention_days
-    disk = rate * 86.4 * local_days * load.replicas / DISK_USED
-    lines = [
-        Line("brokers", count, "instances", count * hours * prices.broker_hour),
-        Line("disks", disk, "GB", disk * prices.disk_gb_month),
-        Line("between zones", crossed, "GB", crossed * prices.cross_zone_gb),
+    load = replace(load, mb_per_second=load.mb_per_second * (1 if tuned else load.compression))
+    rate, readers, away = load.mb_per_second, load.readers + load.ranged_readers, 2 / 3
+    busiest = max(REPLICAS, REPLICAS - 1 + readers + tuned) * rate
+    count = max(LEAST, ceil(busiest / (prices.broker_network_mb_per_second * USED)))
+    crossing = REPLICAS - 1 + (load.zone_share if tuned else away * (1 + readers))
+    local = min(1, KAFKA_LOCAL_MS / load.retention_ms) if tuned else 1
+    disk = load.retained_gb * local * REPLICAS / DISK_USED
+    return [
+        _line("brokers", count, "instances", HOURS * prices.broker_hour),
+        _line("disks", disk, "GB", prices.disk_gb_month),
+        _line("objects", load.retained_gb if tuned else 0, "GB", prices.object_gb_month),
+        _line("between zones", rate / 1e3 * MONTH_S * crossing, "GB", prices.cross_zone_gb),
     ]
-    if tuned:
-        tiered = rate * 86.4 * load.retention_days
-        lines.insert(2, Line("objects", tiered, "GB", tiered * prices.object_gb_month))
-    return lines
 
 
 def total(lines: list[Line]) -> float:
@@ -299,27 +261,22 @@ def worst(load: Workload) -> Workload:
     All producers' bytes cross zones, hedging costs what it may, Batches are half as large, and all
     is read twice.
     """
-    return replace(
-        load,
-        zone_share=1.0,
-        hedges=WORST_HEDGES,
-        batch_bytes=max(load.batch_bytes // 2, 1),
-        batch_age_ms=max(load.batch_age_ms // 2, 1),
-        readers=load.readers * 2,
-        ranged_readers=load.ranged_readers * 2,
-    )
+    new: dict[str, Any] = {"readers": load.readers * 2, "ranged_readers": load.ranged_readers * 2}
+    new |= {name: max(1, getattr(load, name) // 2) for name in ("batch_bytes", "batch_age_ms")}
+    return replace(load, zone_share=1.0, hedges=WORST_HEDGES, **new)
 
 
-def sensitivity(load: Workload, prices: Prices) -> Iterator[tuple[str, float, float]]:
-    """Yield each input with the total when it is halved and when it is doubled."""
-    for each in fields(load):
-        value = getattr(load, each.name)
-        if isinstance(value, bool) or not value or each.name in ("compression", "replicas"):
-            continue
-        most = 1.0 if each.name == "zone_share" else float("inf")
-        totals = [
-            total(memq_bill(replace(load, **{each.name: kind(min(changed, most))}), prices))
-            for kind in [type(value)]
-            for changed in (max(value / 2, kind is int), value * 2)
-        ]
-        yield each.name, totals[0], totals[1]
+def sensitivity(load: Workload, prices: Prices) -> list[Line]:
+    """Tell what the total changes by when each input is halved or doubled, the most first."""
+    usual, found = total(memq_bill(load, prices)), []
+    for name, value in vars(load).items():
+        most, kind = 1.0 if name == "zone_share" else inf, type(value)
+        for how, other in (
+            ("halved", max(value / 2, kind is int)),
+            ("doubled", min(value * 2, most)),
+        ):
+            if value and name not in ("embedded", "compression"):  # a choice; of Kafka alone
+                changed: dict[str, Any] = {name: kind(other)}
+                dollars = total(memq_bill(replace(load, **changed), prices)) - usual
+                found.append(Line(f"{name} {how}", 0, "more a month", dollars))
+    return sorted(found, key=lambda line: -abs(line.dollars))

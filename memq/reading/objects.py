@@ -379,8 +379,8 @@ class BatchSource:
 
     def _read_storage(self, published: PublishedBatch, options: NamedValues) -> FetchedBatch:
         it = published.notification
-        with metered(self.requests):
-            data = read_storage(it.uri, 0, it.size_bytes, options)
+        reading = partial(read_storage, it.uri, 0, it.size_bytes, options)
+        data = metered(self.requests, reading)
         return decode(data, published, self._order)
 
     async def _present(self, published: PublishedBatch) -> PublishedBatch:

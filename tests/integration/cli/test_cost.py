@@ -110,10 +110,10 @@ def test_prices_of_ones_own(rows, memq, tmp_path):
     assert stored[1] == pytest.approx(2 * stored[0], abs=0.02)
 
     path.write_text("put_per_1000 = ")
-    assert "is not a TOML file of prices" in memq(
+    assert "prices.toml: Invalid value" in memq(
         "cost", "--mb-per-second", "1", "--prices", path, code=1
     )
-    assert "cannot read prices" in memq(
+    assert "No such file" in memq(
         "cost", "--mb-per-second", "1", "--prices", tmp_path / "none", code=1
     )
 
@@ -123,7 +123,7 @@ def test_prices_of_ones_own(rows, memq, tmp_path):
     [
         ([], 2, "give one of --mb-per-second, --manifest and TOPIC"),
         (["t", "--mb-per-second", "1"], 2, "give one of"),
-        (["--mb-per-second", "0"], 2, "0.001<=x"),
+        (["--mb-per-second", "0"], 2, "expected a number from 0.001"),
         (["--mb-per-second", "nan"], 2, "nan"),
         (["--mb-per-second", "900", "--embedded"], 1, "an embedded queue has one"),
         (["t", "--since", "2999-01-01T00:00Z"], 1, "is not before now"),

@@ -11,7 +11,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from memq import AdminClient, Consumer, Producer
-from memq.core.cost import Workload, list_requests, ranged_gets, whole_gets
+from memq.core.cost import WORKLOAD_OPTIONS, Workload, list_requests, ranged_gets, whole_gets
+from memq.core.options import defaults
 from memq.storage.object_store import ObjectStorage
 from memq.testing.broker import BrokerProcess
 from tests.harness.services.http_faults import HttpFaultProxy, Latency, Rule
@@ -120,7 +121,13 @@ def modelled(values, **load):
     """The model of what a broker took in, in a second."""
     received = values["memq_bytes_received_total"]
     message_bytes = int(received / values["memq_messages_received_total"])
-    return Workload(received / 1e6, message_bytes=message_bytes, batch_age_ms=600_000, **load)
+    given = {"mb_per_second": received / 1e6, "message_bytes": message_bytes, **load}
+    return Workload(**defaults(WORKLOAD_OPTIONS) | given | {"batch_age_ms": 600_000})
+
+
+def size_of(load):
+    """Bytes of a Batch by the model."""
+    return load.mb_per_second * 1e6 / load.batches_per_second
 
 
 def off(said, counted):
@@ -156,7 +163,7 @@ def test_small_batches_with_many_readers(run, counting):
         off({"put": asked["put"], "get": own["get"]}, {k: counted[k] for k in ("put", "get")}) == {}
     )
     assert off({"put": values["memq_uploads_attempted_total"]}, {"put": counted["put"]}) == {}
-    gets = 5 * load.batches_per_second * whole_gets(load.batch_size_bytes) * (1 + load.hedges)
+    gets = 5 * load.batches_per_second * whole_gets(size_of(load)) * (1 + load.hedges)
     puts = load.batches_per_second * (1 + load.hedges)
     assert off({"put": puts, "get": gets}, {k: counted[k] for k in ("put", "get")}) == {}
     # A second attempt that has ended as well carried its bytes too.
@@ -177,7 +184,7 @@ def test_large_batches_read_by_ranges(run, counting, message_bytes, messages):
 
     assert rows.num_rows == messages
 
-    count, size_bytes = load.batches_per_second, load.batch_size_bytes
+    count, size_bytes = load.batches_per_second, size_of(load)
     assert off({"put": asked["put"]}, {"put": brokers.count()["put"]}) == {}
     assert off({"get": own["get"]}, {"get": whole.count()["get"]}) == {}
     one = size_bytes / load.message_bytes

@@ -5,6 +5,7 @@ import tomllib
 from dataclasses import replace
 from importlib.resources import files
 
+import msgspec
 import pytest
 
 from memq.core.cost import (
@@ -14,20 +15,20 @@ from memq.core.cost import (
     PART_BYTES,
     RANGE_BYTES,
     WHOLE_BYTES,
+    WORKLOAD_OPTIONS,
     WORST_HEDGES,
     Prices,
-    Requests,
     Workload,
     brokers,
     kafka_bill,
     memq_bill,
     ranged_gets,
-    requests_per_second,
     sensitivity,
     total,
     whole_gets,
     worst,
 )
+from memq.core.options import defaults
 from memq.core.units import MIB
 from memq.core.write_partition import UploadBatch
 from memq.errors import ConfigError
@@ -37,8 +38,20 @@ from memq.storage import object_store
 from tests.unit.core.test_write_partition import now, processor, write
 
 TABLE = tomllib.loads(files("memq.core").joinpath("prices.toml").read_text())
-PRICES = Prices.read(TABLE, "prices.toml")
-LOAD = Workload(30, readers=3)
+PRICES = msgspec.convert(TABLE, Prices)
+
+
+def workload(mb_per_second, **given):
+    """One with the defaults of the command."""
+    return Workload(**defaults(WORKLOAD_OPTIONS) | {"mb_per_second": mb_per_second} | given)
+
+
+LOAD = workload(30, readers=3.0)
+
+
+def size_of(load):
+    """Bytes of a Batch."""
+    return load.mb_per_second * 1e6 / load.batches_per_second
 
 
 def dollars(lines, item):
@@ -73,16 +86,17 @@ def test_batches_are_as_many_as_a_write_partition_makes(messages_per_second):
                 made_by.stored(effect.batch)
                 made_by.published([effect.batch], [made], now(int(at_s * 1000)))
                 made_by.take_effects()
-    load = Workload(messages_per_second / 1_000, batch_bytes=64 << 10, message_bytes=1_000)
+    rate = messages_per_second / 1_000
+    load = workload(rate, batch_bytes=64 << 10, message_bytes=1_000)
 
     assert load.batches_per_second * at_s == pytest.approx(made, rel=0.05)
 
 
 def test_full_batches_hold_whole_messages():
     """A Message that has no room begins another Batch: seven of 1.1 MiB fit into 8 MiB."""
-    load = Workload(1_000, batch_bytes=8 * MIB, message_bytes=int(1.1 * MIB))
+    load = workload(1_000, message_bytes=int(1.1 * MIB))
 
-    assert load.batch_size_bytes == 7 * load.message_bytes
+    assert size_of(load) == 7 * load.message_bytes
 
 
 @pytest.mark.parametrize(
@@ -104,13 +118,27 @@ def test_gets_of_a_range():
 
 
 def test_the_bill_is_what_the_requests_cost():
-    """Puts, gets and lists at their prices; a price that is nothing makes its line nothing."""
-    bill, asked = memq_bill(LOAD, PRICES), requests_per_second(LOAD, PRICES)
-    billed = [dollars(bill, f"{kind} requests") for kind in ("PUT", "GET", "LIST")]
+    """Puts and gets of each Batch, hedged, and lists, each at its price; nothing costs nothing."""
+    found = {line.item: line for line in memq_bill(LOAD, PRICES)}
+    batches = LOAD.batches_per_second * MONTH_S
+    puts, gets, lists = (found[f"{kind} requests"] for kind in ("PUT", "GET", "LIST"))
 
-    assert sum(billed) == pytest.approx(asked.dollars(PRICES) * MONTH_S)
-    assert dollars(memq_bill(LOAD, replace(PRICES, put_per_1000=0)), "PUT requests") == 0
-    assert Requests(1_000, 1_000, 1_000).dollars(PRICES) == pytest.approx(0.0104)
+    assert puts.amount == pytest.approx(batches * 1.03)
+    assert gets.amount == pytest.approx(batches * 1.03 * 3)
+    assert lists.amount == pytest.approx(batches * 7 / 30.4 / 1_000 * 3 * 30.4, rel=0.001)
+    assert puts.dollars == pytest.approx(puts.amount * 5e-6)
+    assert gets.dollars == pytest.approx(gets.amount * 4e-7)
+    assert lists.dollars == pytest.approx(lists.amount * 5e-6)
+    free = msgspec.structs.replace(PRICES, put_per_1000=0)
+    assert dollars(memq_bill(LOAD, free), "PUT requests") == 0
+
+
+def test_idle_brokers_ask_whether_the_store_is_there():
+    """Each once a second, when nothing else is asked."""
+    idle = workload(0.001, readers=0.0)
+
+    (gets,) = [line.amount for line in memq_bill(idle, PRICES) if line.item == "GET requests"]
+    assert gets == pytest.approx(LEAST * MONTH_S, rel=0.001)
 
 
 def test_small_batches_cost_more():
@@ -125,7 +153,7 @@ def test_small_batches_cost_more():
 def test_kafka_is_cheaper_for_a_little_data_and_dearer_for_much():
     """A cluster of MemQ has a Kafka besides: at 1 MB/s a tuned Kafka alone costs less."""
     for rate, kafka_wins in ((1, True), (30, False), (1_000, False)):
-        load = replace(LOAD, mb_per_second=rate, write_partitions=-(-rate // 50))
+        load = replace(LOAD, mb_per_second=rate)
         kafka = total(kafka_bill(load, PRICES, tuned=True))
         assert (kafka < total(memq_bill(load, PRICES))) is kafka_wins
         assert kafka < total(kafka_bill(load, PRICES, tuned=False))
@@ -151,20 +179,25 @@ def test_the_worst_case_costs_more_than_any_single_input_does_in_it():
 
 
 def test_sensitivity_names_each_input_that_matters():
-    """Twice the data costs more than twice the readers; each total is that of the changed load."""
-    found = {name: (halved, doubled) for name, halved, doubled in sensitivity(LOAD, PRICES)}
-    doubled = total(memq_bill(replace(LOAD, mb_per_second=60.0), PRICES))
+    """Twice the data matters most; each figure is the difference that the changed load makes."""
+    lines = sensitivity(LOAD, PRICES)
+    found, usual = {line.item: line.dollars for line in lines}, total(memq_bill(LOAD, PRICES))
 
-    assert found["mb_per_second"][1] == doubled
-    assert found["zone_share"][1] == total(memq_bill(replace(LOAD, zone_share=1.0), PRICES))
-    assert found["mb_per_second"][1] > found["readers"][1] > total(memq_bill(LOAD, PRICES))
-    assert found["write_partitions"][0] == total(memq_bill(LOAD, PRICES))  # fewer there are not
+    for item, changed in (
+        ("mb_per_second doubled", replace(LOAD, mb_per_second=60.0)),
+        ("zone_share doubled", replace(LOAD, zone_share=1.0)),
+        ("readers halved", replace(LOAD, readers=1.5)),
+        ("topics halved", LOAD),  # fewer there are not
+    ):
+        assert found[item] == pytest.approx(total(memq_bill(changed, PRICES)) - usual)
+    assert lines[0].item == "mb_per_second doubled"
+    assert [abs(line.dollars) for line in lines] == sorted(map(abs, found.values()), reverse=True)
 
 
 @pytest.mark.parametrize("rate", [0.001, 1, 1e3, 1e6, 1e7])
 def test_every_line_is_a_cost(rate):
     """From a kilobyte a second to ten terabytes no line is negative, and more data costs more."""
-    load = replace(LOAD, mb_per_second=rate, write_partitions=max(1, int(rate // 50)))
+    load = replace(LOAD, mb_per_second=rate)
     for bill in (memq_bill(load, PRICES), kafka_bill(load, PRICES, tuned=True)):
         assert min(line.dollars for line in bill) >= 0
     assert total(memq_bill(replace(load, mb_per_second=rate * 2), PRICES)) >= total(
@@ -175,25 +208,25 @@ def test_every_line_is_a_cost(rate):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"put_per_1000": -1}, "put_per_1000 = -1: expected a number from 0 on"),
-        ({"put_per_1000": "5"}, "put_per_1000 = '5': expected a number"),
-        ({"put_per_1000": True}, "put_per_1000 = True: expected a number"),
-        ({"put_per_1000": float("nan")}, "put_per_1000 = nan: expected a number"),
-        ({"put_per_1000": float("inf")}, "put_per_1000 = inf: expected a number"),
-        ({"date": 5}, "date = 5: expected a text"),
-        ({"tax": 1}, "tax is missing or unknown; expected broker_hour"),
-        ({"broker_vcpus": 0}, "a broker has no vCPU"),
+        ({"put_per_1000": -1}, ">= 0.0 - at `$.put_per_1000`"),
+        ({"put_per_1000": "5"}, "got `str` - at `$.put_per_1000`"),
+        ({"put_per_1000": True}, "got `bool` - at `$.put_per_1000`"),
+        ({"put_per_1000": float("nan")}, "at `$.put_per_1000`"),
+        ({"put_per_1000": float("inf")}, "<= 1000000000.0 - at `$.put_per_1000`"),
+        ({"date": 5}, "Expected `str`, got `int` - at `$.date`"),
+        ({"tax": 1}, "unknown field `tax`"),
+        ({"broker_vcpus": 0}, "> 0.0 - at `$.broker_vcpus`"),
     ],
 )
 def test_prices_that_are_none_are_refused(change, message):
-    """The error names the file, the price, and what is expected."""
-    with pytest.raises(ConfigError, match=r"mine\.toml") as raised:
-        Prices.read(TABLE | change, "mine.toml")
+    """The error names the price, and what is expected."""
+    with pytest.raises(msgspec.ValidationError) as raised:
+        msgspec.convert(TABLE | change, Prices)
     assert message in str(raised.value)
 
 
 def test_a_missing_price_is_refused():
     """No price is taken for nothing."""
     table = {name: value for name, value in TABLE.items() if name != "get_per_1000"}
-    with pytest.raises(ConfigError, match="get_per_1000 is missing"):
-        Prices.read(table, "mine.toml")
+    with pytest.raises(msgspec.ValidationError, match="missing required field `get_per_1000`"):
+        msgspec.convert(table, Prices)
