@@ -112,6 +112,7 @@ docs: $(INSTALLED) ## Write what is generated from the code: reference pages, al
 	$(BIN)/python -m docs.generate.metrics docs/metrics.md
 	$(BIN)/memq generate alerts deploy/prometheus/memq.rules.yaml
 	$(BIN)/memq generate grafana deploy/grafana/memq.json
+	$(BIN)/python -m docs.generate.cost docs/cost.md
 
 clean: ## Remove .venv, caches and build output; data in memq-data stays
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis .services build dist

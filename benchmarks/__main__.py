@@ -31,6 +31,7 @@ NAMES = (
     "tls",
     "plan",
     "governor",
+    "scale",
     "help",
     "parse",
     "ranges",

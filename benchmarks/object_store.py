@@ -177,12 +177,18 @@ def ingest(folder: Path, pool: ThreadPoolExecutor) -> Figures:
     ]
 
 
-def asked_for(address: str, port: int) -> Figures:
-    """Requests for each gigabyte: of the broker that takes it in, and of who reads it."""
+def metric(port: int, name: str, **labels: str) -> float:
+    """One value of a broker's metrics."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         metrics = [*text_string_to_metric_families(answer.read().decode())]
-    counts = next(each for each in metrics if each.name == "memq_storage_requests")
-    puts = next(each.value for each in counts.samples if each.labels["kind"] == "put")
+    samples = next(each for each in metrics if each.name == name).samples
+    return next(each.value for each in samples if each.labels == labels)
+
+
+def asked_for(address: str, port: int) -> Figures:
+    """Requests for each gigabyte: of the broker that takes it in, and of who reads it."""
+    puts = metric(port, "memq_storage_requests", kind="put")
+    cpu_s = metric(port, "process_cpu_seconds")
     storage, _ = open_uri(BUCKET)  # the one that consumers of this process share
     assert isinstance(storage, ObjectStorage)
     taken = INGEST_ROUNDS * INGEST_BYTES
@@ -193,7 +199,14 @@ def asked_for(address: str, port: int) -> Figures:
             assert batch is not None, f"{left} Messages did not come"
             left -= batch.notification.messages
     whole = 1e9 / (len(BUFFERS) * MIB)
-    return [
+    figures = [
+        (
+            "taken in for each second of a broker's processor",
+            f"{taken / 1e6 / cpu_s:.0f} MB",
+            f"{cpu_s:.1f} s for {gigabytes:.1f} GB, its start too",
+        )
+    ]
+    return figures + [
         (
             f"{what}, Batches of 8 MiB",
             f"{count / gigabytes:.0f}",

@@ -80,7 +80,7 @@ LOOK_S = 1.0  # between two looks whether what is waited for is still to come, o
 SEEN_S = 10.0  # for which a change of a topic is waited for, until this broker has seen it
 DELETED_S = 5.0  # for what is under way of a topic that is deleted
 _MOVES = "/moves"  # whose waiting is for what runs here; no topic has such a name
-_NEWS = "/news"  # whose waiting is for what clients are told
+_NEWS = "/news/"  # with a topic, whose waiting is for what clients are told of it
 
 
 @contextlib.contextmanager
@@ -164,7 +164,7 @@ class ClusterTopics(Topics):
         """Learn which brokers live."""
         self._brokers = brokers
         self._context.queue.wake_owners()
-        self._waiters.wake(_NEWS)
+        self._waiters.wake_all()
         self._moved()
 
     def topic_changed(self, name: str, topic: Topic | None, version: int = -1) -> None:
@@ -218,6 +218,7 @@ class ClusterTopics(Topics):
         except MemqError as exc:
             log.error("invalid topic %s in ZooKeeper, serving its last valid state: %s", name, exc)  # noqa: TRY400 - expected, and told in full
         self._waiters.wake(name)
+        self._waiters.wake(_NEWS + name)  # there may be thousands of producers of other topics
         self._waiters.wake(_NEWS)
         if self._catalog is not None:
             self._follow(name)
@@ -320,7 +321,8 @@ class ClusterTopics(Topics):
 
     async def changed(self, names: Collection[str], known: str, timeout_s: float) -> None:
         """Wait until these topics have another version than `known`."""
-        await self._waiters.wait(_NEWS, lambda: self.version(names) != known, timeout_s)
+        place = _NEWS + (next(iter(names)) if len(names) == 1 else "")
+        await self._waiters.wait(place, lambda: self.version(names) != known, timeout_s)
 
     def not_hosted(self, hosted: HostedTopic, write_partition: int) -> MemqError:
         """Why a write partition does not run here; one that is not known here may be new."""

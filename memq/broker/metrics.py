@@ -153,6 +153,7 @@ class Metrics:
         self.batches = counter("memq_batches_published_total")
         self.records = counter("memq_records_published_total")
         self.bytes_stored = counter("memq_bytes_published_total")
+        self.attempted = counter("memq_uploads_attempted_total")
         self.batches_failed = counter("memq_batches_failed_total")
         self.connections_closed = counter("memq_connections_closed_total")
         self.access_lost = counter("memq_access_log_lost_total")

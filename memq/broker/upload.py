@@ -33,15 +33,17 @@ class Upload:
     Args:
         batch: the Batch.
         context: of the broker.
+        topic: of the Batch, which pays for the attempts.
     """
 
-    def __init__(self, batch: RingBatch, context: BrokerContext) -> None:
+    def __init__(self, batch: RingBatch, context: BrokerContext, topic: str) -> None:
         assert batch.sealed is not None  # noqa: S101 - only sealed Batches are uploaded
         self._batch = batch
         self._size_bytes = batch.sealed.size_bytes
         # Its own: the Batch forgets them once it is stored, and a thread may only begin to read.
         self._buffers = tuple(batch.sealed.buffers)
         self._context = context
+        self._attempted = context.metrics.attempted.labels(topic)
         self._threads: list[Future[None]] = []
         self._failed: MemqError | None = None  # the attempt before
 
@@ -110,16 +112,15 @@ class Upload:
                 thread.cancel()  # what no thread has begun yet
 
     def _attempt(self) -> asyncio.Future[None]:
-        thread = self._context.uploads.submit(
-            self._context.storage.put,
-            self._batch.key,
-            self._buffers,
-            timeout_s=self._left_s(),
-        )
+        thread = self._context.uploads.submit(self._store, self._left_s())
         self._threads.append(thread)
         attempt = asyncio.wrap_future(thread)
         attempt.add_done_callback(_heed)
         return attempt
+
+    def _store(self, timeout_s: float) -> None:
+        self._attempted.inc()  # here: an attempt that no thread takes up asks for nothing
+        self._context.storage.put(self._batch.key, self._buffers, timeout_s=timeout_s)
 
     def _not_stored(self, threads: list[Future[None]], exc: Exception) -> StorageError:
         key = self._batch.key

@@ -359,7 +359,7 @@ class WritePartition:
                     case AnswerWrite(ticket, error):
                         self._fail(ticket, error)
                     case UploadBatch(batch):
-                        upload = Upload(batch, self._context)
+                        upload = Upload(batch, self._context, self.processor.config.name)
                         self._uploads[batch] = upload, self._spawn(self._upload(batch, upload))
                     case PublishBatches():
                         self._spawn(self._publish(effect))

@@ -29,6 +29,7 @@ from memq.cli.batch import batch
 from memq.cli.cluster import cluster, status
 from memq.cli.command import Command, Group
 from memq.cli.consume import consume
+from memq.cli.cost import cost
 from memq.cli.debug import debug
 from memq.cli.examples import examples
 from memq.cli.export import export
@@ -178,6 +179,7 @@ for command in (
     batch,
     status,
     audit,
+    cost,
     table,
     user,
     acl,

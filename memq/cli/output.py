@@ -199,5 +199,7 @@ _HUMAN: tuple[tuple[str, type, Callable[[Any], str]], ...] = (
     (_BYTES, int, human_size),
     (_MS, int, format_duration_ms),
     (_SECONDS, float, human_age),
+    ("dollars", float, lambda value: f"{value:,.2f}"),
+    ("amount", int, "{:,}".format),
 )
 """How a table writes values, by the unit that ends their key."""

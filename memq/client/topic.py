@@ -684,6 +684,7 @@ class SyncTopicClient(SyncClient[TopicClient]):
     lag = sync(TopicClient.lag)
     watermark = sync(TopicClient.watermark)
     retained_since = sync(TopicClient.retained_since)
+    groups = sync(TopicClient.groups)
     committed = sync(TopicClient.committed)
     commit = sync(TopicClient.commit)
     page = sync(TopicClient.page)

@@ -8,7 +8,7 @@ Notification speaks of. Everything else is an error that names topic, partition,
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
@@ -36,6 +36,7 @@ from memq.errors import (
 )
 from memq.reading.batch import Batch, Order, arrange
 from memq.storage.keys import key_of_uri, object_key, parse_object_key
+from memq.storage.metering import metered
 from memq.storage.open import open_uri
 
 if TYPE_CHECKING:
@@ -314,6 +315,10 @@ class BatchSource:
         executor: whose threads read and decode.
         read_through: "storage", or "broker" for clients that cannot reach it.
         order: of the LogMessages within a Batch.
+
+    Attributes:
+        requests: what was asked of object stores, as `ObjectStorage.requests` counts; what brokers
+            read is not in it.
     """
 
     def __init__(
@@ -328,6 +333,7 @@ class BatchSource:
         self._executor = executor
         self._read_through = read_through
         self._order = order
+        self.requests: Counter[str] = Counter()
 
     def __repr__(self) -> str:
         return f"<BatchSource of {self._topic.topic} through {self._read_through}>"
@@ -373,7 +379,8 @@ class BatchSource:
 
     def _read_storage(self, published: PublishedBatch, options: NamedValues) -> FetchedBatch:
         it = published.notification
-        data = read_storage(it.uri, 0, it.size_bytes, options)
+        reading = partial(read_storage, it.uri, 0, it.size_bytes, options)
+        data = metered(self.requests, reading)
         return decode(data, published, self._order)
 
     async def _present(self, published: PublishedBatch) -> PublishedBatch:

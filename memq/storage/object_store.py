@@ -39,6 +39,7 @@ from memq.runtime.retry import STORAGE_BACKOFF, Retry
 from memq.runtime.system import SYSTEM, Runtime
 from memq.storage.handler import ObjectInfo, same_bytes, views_of
 from memq.storage.keys import LISTINGS, check_key, check_prefix
+from memq.storage.metering import count_request
 from memq.storage.object_store_client import (
     explain,
     is_directory_bucket,
@@ -242,8 +243,8 @@ class ObjectStorage:
     async def _put_once(
         self, name: str, content: Sequence[Buffer], size_bytes: int, *, conditional: bool
     ) -> None:
-        self.requests["put"] += 1
-        self.requests["put_bytes"] += size_bytes
+        count_request(self.requests, "put")
+        count_request(self.requests, "put_bytes", size_bytes)
         async with self._in_time(size_bytes):
             await self._store.put_async(
                 name,
@@ -357,7 +358,7 @@ class ObjectStorage:
             return await self._ask_for_part(name, start, length)
 
     async def _ask_for_part(self, name: str, start: int, length: int) -> _Part:
-        self.requests["get"] += 1
+        count_request(self.requests, "get")
         if length == 0:
             return _Part(b"", (await self._reads.head_async(name))["size"])
         try:
@@ -372,7 +373,7 @@ class ObjectStorage:
         expected = min(start + length, size_bytes) - start
         if len(content) != expected:
             raise StorageError(f"answer cut short: {len(content)} of {expected} bytes of {name!r}")
-        self.requests["get_bytes"] += len(content)
+        count_request(self.requests, "get_bytes", len(content))
         return _Part(content, size_bytes)
 
     def _listed(self, prefixes: Sequence[str]) -> Iterator[ObjectInfo]:
@@ -395,16 +396,17 @@ class ObjectStorage:
         stream: ListStream[Sequence[ObjectMeta]] | None = None
         last: str | None = None
         listed: set[str] = set()
+        is_asked = True  # the store, by the next step of the stream
         retry = self._list_retry()
         while True:
             try:
                 with self._errors("list", prefix):
                     stream = stream or self._reads.list(folder, offset=last, chunk_size=PAGE_KEYS)
-                    self.requests["list"] += 1
+                    self.requests["list"] += is_asked
                     async with asyncio.timeout(2 * STALL_S):
                         page = await _next_or_none(stream)
             except StorageError as exc:
-                stream, delay_s = None, retry.after(exc)
+                stream, is_asked, delay_s = None, True, retry.after(exc)
                 await asyncio.sleep(delay_s)
                 continue
             if not page:
@@ -417,6 +419,7 @@ class ObjectStorage:
                 listed.update(meta["path"] for meta in new)
             ours = self._prefix + prefix
             yield [_info(meta, self._prefix) for meta in new if meta["path"].startswith(ours)]
+            is_asked = len(page) == PAGE_KEYS  # after a shorter one the stream ends by itself
 
     def _list_retry(self) -> Retry:
         return Retry(LIST_TIMEOUT_S, self._runtime, STORAGE_BACKOFF)
@@ -427,6 +430,7 @@ class ObjectStorage:
             await self._store.delete_async(names)
         except FileNotFoundError:
             for name in names:  # a store that minds stops at the first: the others are still there
+                self.requests["delete"] += 1
                 try:
                     await self._store.delete_async(name)
                 except FileNotFoundError as exc:

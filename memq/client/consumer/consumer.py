@@ -144,7 +144,7 @@ class AsyncConsumer:
         self._cluster = cluster
         self._topic = TopicClient(cluster, options.topic, topic.topic_id)
         self._executor = self._runtime.threads(options.fetch_threads, "memq-fetch")
-        source = BatchSource(
+        source = self._source = BatchSource(
             self._topic, self._executor, read_through=options.read_through, order=options.order
         )
         self._fetcher = Fetcher(
@@ -282,6 +282,15 @@ class AsyncConsumer:
         """For how long brokers let this consumer wait so far, by its quotas."""
         self._check_started()
         return self._cluster.throttled_ms
+
+    @property
+    def storage_requests(self) -> dict[str, int]:
+        """What it asked of object stores so far, which bill it: "get", and "get_bytes".
+
+        What brokers read for it is not in it.
+        """
+        self._check_started()
+        return dict(self._source.requests)
 
     async def assign(self, partitions: Iterable[int] | Mapping[int, int]) -> None:
         """Read just these partitions.
@@ -625,6 +634,7 @@ class Consumer(SyncClient[AsyncConsumer]):
 
     assignment: list[int] = sync_property(AsyncConsumer, "assignment")
     throttled_ms: int = sync_property(AsyncConsumer, "throttled_ms")
+    storage_requests: dict[str, int] = sync_property(AsyncConsumer, "storage_requests")
 
     @documented_by(AsyncConsumer.position)
     def position(self, partition: int) -> int:

@@ -49,7 +49,7 @@ async def test_an_upload_is_over_when_each_of_its_threads_is(tmp_path, hedge_fir
         batch.deadline_mono_ms = b.context.now().mono_ms + 70_000
         batch.sealed = builder.seal()
         content = b"".join(batch.sealed.buffers)
-        hedging, upload = b.context.hedging, Upload(batch, b.context)
+        hedging, upload = b.context.hedging, Upload(batch, b.context, "events")
         for _ in range(MIN_KNOWN):
             hedging.ended(hedging.began(batch.sealed.size_bytes), 0.0, succeeded=True)
         running = asyncio.ensure_future(upload.run())

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs.generate import metrics
+from docs.generate import cost, metrics
 from docs.generate.configuration import render
 from memq.broker.alerts import ALERTS, rules_text
 from memq.broker.config import BrokerConfig
@@ -259,6 +259,12 @@ def test_every_alert_is_in_the_runbook():
 def test_the_reference_of_options_is_current():
     """The page in the repository equals the tables; `make docs` mends it when it does not."""
     assert text_of(DOCS / "configuration.md") == render()
+
+
+def test_the_tables_of_costs_are_current():
+    """They are what `memq cost` prints now; `make docs` mends them when they are not."""
+    page = text_of(DOCS / "cost.md")
+    assert page == cost.render(page)
 
 
 def test_the_example_configuration_is_valid():

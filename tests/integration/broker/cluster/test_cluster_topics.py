@@ -104,6 +104,35 @@ async def test_a_topic_is_refused_when_the_queue_has_another_life_of_it_alone(
         assert served(topics, name) is None
 
 
+async def test_news_of_a_topic_wakes_those_who_wait_for_it(topics):
+    """And no producer of another one, of which there may be thousands; a broker's news wakes all.
+
+    Who waits for several topics is asked at any news.
+    """
+    asked = []
+    topics.topic_changed("t", OLD, 0)
+    topics.topic_changed("u", topic("u"), 0)
+    version = type(topics).version
+    topics.version = lambda names: (asked.append(tuple(names)), version(topics, names))[1]
+
+    waiting = [
+        asyncio.ensure_future(topics.changed(names, topics.version(names), 30))
+        for names in (["t"], ["u"], ["t", "u"])
+    ]
+    await turns()
+    asked.clear()
+    topics.brokers_changed({})
+    assert {*asked} == {("t",), ("u",), ("t", "u")}
+    asked.clear()
+    topics.topic_changed("t", NEW, 1)
+    assert ("u",) not in asked
+
+    await asyncio.wait_for(asyncio.gather(waiting[0], waiting[2]), 30)
+    assert not waiting[1].done()
+    topics.topic_changed("u", None)
+    await asyncio.wait_for(waiting[1], 30)
+
+
 @pytest.mark.parametrize(
     ("known", "stored", "later"),
     [
