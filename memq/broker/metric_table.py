@@ -62,7 +62,7 @@ counter | memq_access_log_lost_total | | Lines of the access log not written. |
 gauge | memq_cluster_brokers | state | Brokers expected (registered, not stopped), present. |
 counter | memq_storage_requests_total | kind | Requests to an object store. |
 counter | memq_storage_bytes_total | kind | Bytes of objects in these. |
-counter | memq_uploads_attempted_total | topic | Attempts to store a Batch, each a PUT: retries and hedging too. | more than 1.1 a Batch: the store refuses, or is slow
+counter | memq_uploads_attempted_total | topic | PUTs of Batches, with retries and hedges.
 counter | memq_uploads_hedged_total | | Uploads made a second time, in parallel. |
 gauge | memq_group_lag_batches | group topic partition | Batches that the group has not committed. |
 gauge | memq_group_lag_records | group topic partition | LogMessages in those. |
