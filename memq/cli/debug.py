@@ -22,7 +22,6 @@ from memq.cli.output import notice
 from memq.client.security import Security
 from memq.core.defaults import DEFAULT_ADMIN_PORT
 from memq.core.units import counted
-from memq.core.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,6 +126,8 @@ def _sections(
 
 def _versions() -> dict[str, Any]:
     from importlib.metadata import distributions  # noqa: PLC0415 - loads email
+
+    from memq.core.version import __version__  # noqa: PLC0415 - as well
 
     packages = {each.name: each.version for each in distributions() if each.name in _PACKAGES}
     own = {"memq": __version__, "python": platform.python_version(), "on": platform.platform()}
