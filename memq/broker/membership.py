@@ -396,7 +396,7 @@ class ClusterMembership:
             UnavailableError: ZooKeeper is away.
         """
         known = (self._members | self._brokers).items()
-        ranges = {name: (each.min_level, each.max_level) for name, each in known}
+        ranges = {name: each.levels or (1, 1) for name, each in known}
         check_final(level, self._context.level, ranges)
         if self._session is None:
             raise UnavailableError(f"the level is in ZooKeeper, which is away: {self._problem}")
@@ -441,8 +441,7 @@ class ClusterMembership:
                 role=config.role,
                 accepting=not self._stopping,
                 listeners=self._context.other_addresses() or msgspec.UNSET,
-                min_level=MIN_LEVEL,
-                max_level=MAX_LEVEL,
+                levels=(MIN_LEVEL, MAX_LEVEL),
             )
         )
 

@@ -375,17 +375,17 @@ class Broker:
             )
             await listener.listen(self.connections.accept)
 
-    def reload(self, read: Callable[[], BrokerConfig]) -> None:
+    def reload(self, read: Callable[[], BrokerConfig] | None = None) -> None:
         """Read the files of tokens and TLS again, and tell which changed options wait for a start.
 
         Args:
-            read: reads the configuration again.
+            read: reads the configuration again; None for one that cannot change.
         """
         self.control.reload_tokens()
         for listener in self.listeners.values():
             listener.look(now=True)
         try:
-            changed = changed_options(self.config, read())
+            changed = changed_options(self.config, read()) if read else []
         except ConfigError as exc:
             log.warning("the configuration would stop a start: %s", exc)
             return
@@ -549,13 +549,13 @@ def run(
         MemqError: it could not start.
     """
     configure(config.log_format, config.log_level)
-    return asyncio.run(serve(Broker(config), on_ready, read or (lambda: config)))
+    return asyncio.run(serve(Broker(config), on_ready, read))
 
 
 async def serve(
     broker: Broker,
     on_ready: Callable[[Broker], None] | None,
-    read: Callable[[], BrokerConfig],
+    read: Callable[[], BrokerConfig] | None = None,
 ) -> int:
     """Start a broker, serve until SIGTERM, SIGINT or an unexpected error, and stop it.
 

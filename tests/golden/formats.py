@@ -88,8 +88,12 @@ def formats() -> dict[str, Format]:
     topic = filled(Topic, config=CONFIG)
     members = {
         nodes.CLUSTER: filled(nodes.ClusterNode),
-        nodes.BROKERS: filled(nodes.BrokerNode, id="b", capacity=2.0, listeners={"in": "b:1"}),
-        nodes.MEMBERS: filled(nodes.BrokerNode, id="b", capacity=2.0, listeners={"in": "b:1"}),
+        nodes.BROKERS: filled(
+            nodes.BrokerNode, id="b", capacity=2.0, listeners={"in": "b:1"}, levels=(1, 2)
+        ),
+        nodes.MEMBERS: filled(
+            nodes.BrokerNode, id="b", capacity=2.0, listeners={"in": "b:1"}, levels=(1, 2)
+        ),
         nodes.TOPICS: topic,
         nodes.DOOMED: filled(nodes.DoomedNode, topic=topic),
         nodes.ASSIGNMENTS: filled(nodes.TopicAssignment),

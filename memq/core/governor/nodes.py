@@ -84,8 +84,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
         accepting: whether it takes more of them, such as not while it stops.
         listeners: `host:port` of its other listeners, by name, if it has others.
         lost_ms: of a member: when it was seen to be gone, milliseconds since 1970 UTC; 0 before.
-        min_level: lowest feature level that it knows, 1 for the versions that do not say.
-        max_level: highest one.
+        levels: lowest and highest feature level that it knows; versions that do not say know 1.
     """
 
     id: str
@@ -97,8 +96,7 @@ class BrokerNode(msgspec.Struct, frozen=True, kw_only=True):
     accepting: bool = True
     listeners: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
     lost_ms: int = 0
-    min_level: int = 1
-    max_level: int = 1
+    levels: tuple[int, int] | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:
         self.resources()

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from memq import errors
+from memq.core.features import MAX_LEVEL, MIN_LEVEL
 from memq.core.wire import connection
 from memq.core.wire.connection import (
     AUTHENTICATE_CODE,
@@ -83,7 +84,7 @@ def frame(code, correlation_id, header=b"\x80", body=b"", flags=0):
 
 
 def test_handshake_opens_both_ends():
-    """The handshake tells the client who answers and which limits hold."""
+    """The handshake tells the client who answers, which limits hold and which levels are known."""
     pair = ConnectionPair(max_header_bytes=5_000, max_body_bytes=6_000)
 
     assert pair.limits == HandshakeAnswer(
@@ -93,6 +94,8 @@ def test_handshake_opens_both_ends():
         max_header_bytes=5_000,
         max_body_bytes=6_000,
         principal="User:anyone",
+        min_level=MIN_LEVEL,
+        max_level=MAX_LEVEL,
     )
     assert repr(pair.client) == "<ClientConnection open, 0 pending, 0 forgotten>"
     assert repr(pair.server) == "<ServerConnection open, client 'tester', 0 in flight>"
