@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from memq.broker.governing import Governing
     from memq.broker.lag import LagCounter
     from memq.broker.membership import ClusterMembership
+    from memq.broker.operators import OperatorHandlers
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
     from memq.core.access.rules import Access
@@ -75,7 +76,7 @@ _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 
 _KNOWS_WHO = frozenset(
     each.request for each in m.REQUESTS.values() if any(need.each for need in each.needs)
-) | {m.FetchCredentials}
+) | {m.FetchCredentials, m.GroupHeartbeat}
 
 Outcome = tuple[m.Struct, Any]
 
@@ -108,6 +109,7 @@ class Handlers:
         lag: counts what is published after offsets.
         membership: of the broker in its cluster; None for one that governs itself.
         access: for what is asked about users and rules.
+        operators: for what operators look at.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Handlers:
         membership: ClusterMembership | None,
         *,
         access: AccessHandlers,
+        operators: OperatorHandlers,
     ) -> None:
         self._context = context
         self._topics = topics
@@ -129,7 +132,13 @@ class Handlers:
         self.status: Callable[[], m.BrokerStatus]  # set by the code that has all of it
         self.addresses = topics.addresses
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
-        self._table = self._kinds(access)
+        self._table = self._kinds(access) | {
+            m.DescribeTopics: _Kind(self._describe_topics, only_reads=True, lists=True),
+            m.FetchLagHistory: _Kind(self._fetch_lag_history, only_reads=True),
+            m.ListConnections: _Kind(operators.list_connections, only_reads=True, lists=True),
+            m.DescribeBroker: _Kind(operators.describe_broker, only_reads=True, lists=True),
+        }
+        self._operators = operators
 
     def _kinds(self, access: AccessHandlers) -> dict[type[m.Struct], _Kind]:
         return {
@@ -337,6 +346,12 @@ class Handlers:
         hosts = hosted.topic.config.write_partitions * (len(self._context.address) + 4)
         return INFO_BYTES + hosts + sum(map(len, hosted.topic.schemas.values()))
 
+    async def _describe_topics(
+        self, request: m.DescribeTopics, access: Access
+    ) -> m.DescribeTopicsAnswer:
+        names = await _described(self._topics.names(), access)
+        return self._operators.describe_topics(names[bisect_right(names, request.after) :], access)
+
     async def _create_missing(self, names: list[str]) -> None:
         for name in names:
             try:
@@ -494,10 +509,12 @@ class Handlers:
         offsets = await self._context.queue.committed(request.group, queue_topic)
         return m.FetchCommittedAnswer(offsets=_positions(offsets))
 
-    async def _group_heartbeat(self, request: m.GroupHeartbeat) -> m.GroupHeartbeatAnswer:
+    async def _group_heartbeat(
+        self, request: m.GroupHeartbeat, access: Access
+    ) -> m.GroupHeartbeatAnswer:
         topic = await self._coordinated(request)
         partitions = topic.config.read_partitions
-        answer = self._groups.heartbeat(request, partitions, self._mono_ms())
+        answer = self._groups.heartbeat(request, partitions, self._mono_ms(), access.host)
         await self.stored_groups.save_holdings(request.group, topic)
         self._groups.check_granted(request, answer)
         self._context.check_lease()
@@ -563,6 +580,9 @@ class Handlers:
             raise UnknownGroupError(f"no group {request.group!r} for topic {request.topic!r}")
         await self.stored_groups.delete(request.group, topic)
         return m.Done()
+
+    async def _fetch_lag_history(self, request: m.FetchLagHistory) -> m.FetchLagHistoryAnswer:
+        return self._operators.history(await self._coordinated(request), request.group)
 
     # -- the cluster ------------------------------------------------------------------------
 

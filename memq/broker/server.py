@@ -28,12 +28,14 @@ from memq.broker.context import BrokerContext
 from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
+from memq.broker.figures import FiguresKeeper
 from memq.broker.handlers import Handlers
 from memq.broker.lag import GroupLags, LagCounter
 from memq.broker.listeners import LOOK_S, Listener
 from memq.broker.membership import ClusterMembership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
+from memq.broker.operators import OperatorHandlers
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
@@ -184,8 +186,21 @@ class Broker:
         store = self.membership or self._open_users()
         throttling = Throttling(self.context.metrics.throttled)
         access = AccessHandlers(self.control, store, throttling.waited_s)
+        self.figures = FiguresKeeper(self.context, self.topics, self.groups, lag)
+        operators = OperatorHandlers(
+            self.config,
+            self.figures,
+            self.access_log,
+            lambda after, most: self.connections.describe(after, most),  # noqa: PLW0108 - made later
+        )
         self.handlers = Handlers(
-            self.context, self.topics, self.groups, lag, self.membership, access=access
+            self.context,
+            self.topics,
+            self.groups,
+            lag,
+            self.membership,
+            access=access,
+            operators=operators,
         )
         self.connections = Connections(
             self.context, self.handlers, self.control, throttling, self.access_log
@@ -386,6 +401,7 @@ class Broker:
             self._housekeep(),
             self._watch_disk(),
             self._watch_tls(),
+            self.figures.run(),
         ]
         if self.control.issuers is not None:
             work += [issuer.run() for issuer in self.control.issuers.all]

@@ -113,6 +113,7 @@ class Cluster:
         storage_options: with which objects of its topics are read.
         throttled_ms: for how long brokers let this client wait so far, by its quotas.
         borrowed: credentials for these, where brokers hand them out.
+        principal: who this client is for the broker to which it connected last.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Cluster:
         self.storage_options = connection.get("storage_options", NO_VALUES)
         self.borrowed = BorrowedCredentials()
         self._security = Security.parse(connection.get("security", NO_VALUES))
-        self._principal = ""  # as the broker said to which it connected last
+        self.principal = ""  # as the broker said to which it connected last
         self._choice = BrokerChoice(self._zone, runtime)
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
@@ -416,7 +417,7 @@ class Cluster:
 
         Brokers that know who this client is let nobody else use an id that ends as its do.
         """
-        suffix = producer_suffix(self._principal) if self._principal else ""
+        suffix = producer_suffix(self.principal) if self.principal else ""
         return self.runtime.token_hex((ID_DIGITS - len(suffix)) // 2) + suffix
 
     def _throttled(self, wait_ms: int) -> None:
@@ -433,7 +434,7 @@ class Cluster:
             connect_timeout_s=CONNECT_TIMEOUT_S,
             on_throttled=self._throttled,
         )
-        self._principal = connection.principal
+        self.principal = connection.principal
         return connection
 
 
