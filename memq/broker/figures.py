@@ -17,9 +17,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
+from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple
 
-from memq.core.wire.messages import FetchLagHistoryAnswer, PartitionOffset, TopicFigures
+from memq.core.wire.messages import (
+    FetchLagHistoryAnswer,
+    GroupFigures,
+    PartitionOffset,
+    TopicFigures,
+)
 from memq.errors import MemqError
 
 if TYPE_CHECKING:
@@ -40,11 +46,12 @@ SAMPLE_S = 10.0
 REST, MAX_REST_S = 19, 60.0  # times as long as a look took the next one is waited for; up to that
 KEPT = 2_160  # looks of a group: six hours
 MAX_HISTORIES = 300  # groups and topics; each takes up to 43 KB, all of them 13 MB
+MAX_LISTED = 1_000  # groups of a topic in an answer: its size is bounded
 MAX_GROUPS = 10_000  # groups and topics that are looked at; the lag of others is unknown
 
 
-class GroupFigures(NamedTuple):
-    """How far a group is.
+class _GroupLook(NamedTuple):
+    """What a look has found of a group.
 
     Attributes:
         committed: its next offsets, by read partition.
@@ -66,7 +73,7 @@ class _TopicLook(NamedTuple):
     at_s: float
     published: tuple[int, int]
     figures: TopicFigures
-    groups: Mapping[str, GroupFigures]
+    groups: Mapping[str, _GroupLook]
 
 
 class _History:
@@ -118,7 +125,7 @@ class FiguresKeeper:
             took_s = self._context.runtime.mono_s() - started_s
             await asyncio.sleep(max(SAMPLE_S - took_s, min(REST * took_s, MAX_REST_S)))
 
-    def of(self, name: str, access: Access) -> TopicFigures:
+    def of(self, name: str, access: Access, *, list_groups: bool = False) -> TopicFigures:
         """Return what is known of a topic, as far as a client may know of its groups."""
         look = self._looks.get(name)
         if look is None:
@@ -137,11 +144,23 @@ class FiguresKeeper:
         figures.size_bytes, figures.groups = found.size_bytes, len(seen)
         out = [each.records_out_s for each in seen.values() if each.records_out_s is not None]
         figures.records_out_s = sum(out) if out or not seen else None
-        known = [(each.records, name) for name, each in seen.items() if each.records is not None]
+        known = [(each.records, one) for one, each in seen.items() if each.records is not None]
         if known:
             figures.lag_records, figures.worst_group = max(known)
             figures.lag_s = self._age_s(seen[figures.worst_group].oldest_us)
+        if list_groups:
+            most = nlargest(MAX_LISTED, seen, lambda group: seen[group].records or 0)
+            figures.of_groups = [self._of_group(group, name, seen[group]) for group in most]
         return figures
+
+    def _of_group(self, group: str, topic: str, look: _GroupLook) -> GroupFigures:
+        return GroupFigures(
+            group=group,
+            members=len(self._groups.members(group, topic, self._context.now().mono_ms)),
+            lag_records=look.records,
+            lag_s=None if look.records is None else self._age_s(look.oldest_us),
+            records_out_s=look.records_out_s,
+        )
 
     def history(self, topic_id: str, group: str) -> FetchLagHistoryAnswer:
         """Return how the lag of a group went."""
@@ -187,7 +206,7 @@ class FiguresKeeper:
                 for now, then in zip(published, before.published, strict=True)
             )
             figures.records_in_s, figures.bytes_in_s = records, size_bytes
-        groups: dict[str, GroupFigures] = {}
+        groups: dict[str, _GroupLook] = {}
         if hosted.coordinated:
             await self._count_retained(topic, figures)
             stored = await self._context.queue.groups(topic.queue_topic)
@@ -196,7 +215,7 @@ class FiguresKeeper:
                 elapsed_s = now_s - before.at_s if before is not None else 0.0
                 known = len(groups) < left
                 groups[group] = (
-                    await self._group(group, topic, then, elapsed_s) if known else GroupFigures({})
+                    await self._group(group, topic, then, elapsed_s) if known else _GroupLook({})
                 )
         return _TopicLook(topic.topic_id, now_s, published, figures, groups)
 
@@ -209,18 +228,18 @@ class FiguresKeeper:
             figures.size_bytes = sum(each.size_bytes for each in retained)
 
     async def _group(
-        self, group: str, topic: Topic, before: GroupFigures | None, elapsed_s: float
-    ) -> GroupFigures:
+        self, group: str, topic: Topic, before: _GroupLook | None, elapsed_s: float
+    ) -> _GroupLook:
         try:
             committed = await self._context.queue.committed(group, topic.queue_topic)
         except MemqError as exc:  # what is stored of one group tells nothing of the others
             self._context.warn("figures", f"{topic.name}: lag of {group} is not known: {exc}")
-            return GroupFigures({})
+            return _GroupLook({})
         if not committed:
-            return GroupFigures({})
+            return _GroupLook({})
         now = await self._lags(topic, committed)
         if now is None:
-            return GroupFigures(committed)
+            return _GroupLook(committed)
         out_s = None
         if before is not None and before.committed and elapsed_s > 0:
             still = before.committed == committed
@@ -233,7 +252,7 @@ class FiguresKeeper:
             out_s = sum(read) / elapsed_s if read else None
         oldest_us = [each.oldest_us for each in now.values() if each.oldest_us is not None]
         records = sum(each.records for each in now.values())
-        return GroupFigures(committed, records, min(oldest_us, default=None), out_s)
+        return _GroupLook(committed, records, min(oldest_us, default=None), out_s)
 
     async def _lags(
         self, topic: Topic, offsets: Mapping[int, int]

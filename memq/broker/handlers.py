@@ -350,7 +350,8 @@ class Handlers:
         self, request: m.DescribeTopics, access: Access
     ) -> m.DescribeTopicsAnswer:
         names = await _described(self._topics.names(), access)
-        return self._operators.describe_topics(names[bisect_right(names, request.after) :], access)
+        later = names[bisect_right(names, request.after) :]
+        return self._operators.describe_topics(later, access, list_groups=request.list_groups)
 
     async def _create_missing(self, names: list[str]) -> None:
         for name in names:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from memq.core.governor.topics import Topic
     from memq.core.options import Option
 
-MAX_FIGURES = 2_000  # topics of an answer: below 1 MiB
+MAX_FIGURES = 2_000  # topics and groups of an answer: below 1 MiB
 MAX_CONNECTIONS = 1_000  # of an answer, as well
 HIDDEN = "***"
 _CREDENTIALS = re.compile("//[^/@]*@")  # in a URI
@@ -56,10 +56,18 @@ class OperatorHandlers:
     def __repr__(self) -> str:
         return f"<OperatorHandlers {self._figures!r}>"
 
-    def describe_topics(self, names: Sequence[str], access: Access) -> m.DescribeTopicsAnswer:
+    def describe_topics(
+        self, names: Sequence[str], access: Access, *, list_groups: bool
+    ) -> m.DescribeTopicsAnswer:
         """Tell the figures of the first of these topics."""
-        found = [self._figures.of(name, access) for name in names[:MAX_FIGURES]]
-        return m.DescribeTopicsAnswer(topics=found, more=len(names) > MAX_FIGURES)
+        found: list[m.TopicFigures] = []
+        left = MAX_FIGURES
+        for name in names:
+            if left <= 0:
+                break
+            found.append(self._figures.of(name, access, list_groups=list_groups))
+            left -= 1 + len(found[-1].of_groups)
+        return m.DescribeTopicsAnswer(topics=found, more=len(found) < len(names))
 
     def history(self, topic: Topic, group: str) -> m.FetchLagHistoryAnswer:
         """Tell how the lag of a group went."""

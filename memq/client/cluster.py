@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypedDict
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.credentials import BorrowedCredentials
-from memq.client.profile import connection_of
+from memq.client.profile import connection_of, exactly
 from memq.client.security import Security
 from memq.core.access.principals import ID_DIGITS, producer_suffix
 from memq.core.named_values import NO_VALUES
@@ -91,6 +91,7 @@ class ClusterArguments(TypedDict, total=False):
     storage_options: GivenValues
     security: GivenValues
     request_timeout_s: float
+    inherit: bool
 
 
 class Cluster:
@@ -106,6 +107,8 @@ class Cluster:
         security: what TLS needs, and who logs in; see `Security`. Nothing as in `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         group: of the consumer whose cluster it is; empty for none.
+        inherit: take what is not given from the environment and the profile; a program that acts
+            for others does not.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
 
@@ -127,12 +130,14 @@ class Cluster:
         security: GivenValues = NO_VALUES,
         request_timeout_s: float = 30.0,
         group: str = "",
+        inherit: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        connection = connection_of(bootstrap, token, zone, storage_options, security)
+        given = (bootstrap, token, zone, storage_options, security)
+        connection = connection_of(*given) if inherit else exactly(*given)
         self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []

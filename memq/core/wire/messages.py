@@ -717,6 +717,13 @@ class ClusterBroker(Struct):
     write_partitions: dict[str, list[int]] = {}
     coordinates: int = 0
 
+    @property
+    def state(self) -> str:
+        """Whether it is given write partitions, or gives them away, in a word or two."""
+        if self.draining:
+            return "draining" if self.write_partitions or self.coordinates else "drained"
+        return "accepting" if self.accepting else "not accepting"
+
 
 class MovingPartition(Struct):
     """A write partition whose new owner, `to`, has not taken over yet."""
@@ -891,9 +898,28 @@ class DescribeTopics(Struct):
 
     Attributes:
         after: only topics whose name sorts after this.
+        list_groups: also of each group.
     """
 
     after: str = ""
+    list_groups: bool = False
+
+
+class GroupFigures(Struct):
+    """How far a group is, as of the last seconds; nil is unknown.
+
+    Attributes:
+        members: live ones.
+        lag_records: LogMessages to read.
+        lag_s: age of the oldest of them, in seconds.
+        records_out_s: LogMessages that it committed, per second.
+    """
+
+    group: str
+    members: int = 0
+    lag_records: int | None = None
+    lag_s: float | None = None
+    records_out_s: float | None = None
 
 
 class TopicFigures(Struct):
@@ -914,6 +940,7 @@ class TopicFigures(Struct):
         worst_group: that of them with the most LogMessages to read; empty if there is none.
         lag_records: how many these are.
         lag_s: age of the oldest of them, in seconds.
+        of_groups: if asked for, the 1,000 groups with the most to read.
     """
 
     topic: str
@@ -928,6 +955,7 @@ class TopicFigures(Struct):
     worst_group: str = ""
     lag_records: int | None = None
     lag_s: float | None = None
+    of_groups: list[GroupFigures] = []
 
 
 class DescribeTopicsAnswer(AnswerStruct, kw_only=True):
