@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from memq.broker.admin import Pages
     from memq.broker.config import BrokerConfig
     from memq.broker.hosted_topic import HostedTopic
     from memq.broker.topics import Topics
@@ -88,6 +89,7 @@ class Broker:
         queue: where notifications go; None for the embedded queue under `data_dir`.
         runtime: clocks, chance and threads.
         admin_http: whether to serve the admin HTTP.
+        pages: adds pages to it; None for none.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Broker:
         queue: NotificationQueue | None = None,
         runtime: Runtime = SYSTEM,
         admin_http: bool = True,
+        pages: Pages | None = None,
     ) -> None:
         self.config = config
         self.control = AccessControl(config, Tokens(config.token, config.token_file), runtime)
@@ -111,6 +114,7 @@ class Broker:
         self.membership: ClusterMembership | None = None
         self._abandoned = False
         self._admin_http = admin_http
+        self._pages = pages
         self.listeners: dict[str, Listener] = {}
         self._asks = runtime.threads(ASK_THREADS, "memq-ask")
         self._background: list[asyncio.Task[None]] = []
@@ -206,7 +210,9 @@ class Broker:
             self.context, self.handlers, self.control, throttling, self.access_log
         )
         group_lags = GroupLags(self.context, self.topics, lag)
-        self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
+        self.admin = AdminServer(
+            self.context, self.topics, self.connections, group_lags, self._pages
+        )
         self.handlers.status = self.admin.describe
         await self._listen()
         if self.membership is None:
@@ -520,12 +526,17 @@ class Broker:
         return hosted.coordinated and self.context.leased()
 
 
-def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) -> int:
+def run(
+    config: BrokerConfig,
+    on_ready: Callable[[Broker], None] | None = None,
+    pages: Pages | None = None,
+) -> int:
     """Run a broker in this process until SIGTERM or SIGINT.
 
     Args:
         config: of the broker.
         on_ready: called once, when the broker serves.
+        pages: adds pages to the admin HTTP; None for none.
 
     Returns:
         Exit code: 0 when it drained whole, 1 when it did not or failed.
@@ -534,7 +545,7 @@ def run(config: BrokerConfig, on_ready: Callable[[Broker], None] | None = None) 
         MemqError: it could not start.
     """
     configure(config.log_format, config.log_level)
-    return asyncio.run(serve(Broker(config), on_ready))
+    return asyncio.run(serve(Broker(config, pages=pages), on_ready))
 
 
 async def serve(broker: Broker, on_ready: Callable[[Broker], None] | None) -> int:

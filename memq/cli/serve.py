@@ -18,6 +18,7 @@ import click
 
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
+from memq.cli.console import add_pages
 from memq.cli.output import notice, show_rows
 from memq.core.defaults import DEFAULT_BOOTSTRAP
 from memq.core.units import counted
@@ -97,7 +98,8 @@ def _run(options: Mapping[str, object], output: str, *, secure: bool = False) ->
             signal.signal(number, signal.SIG_DFL)  # until the broker takes them over
     from memq.broker.server import run  # noqa: PLC0415 - loads Arrow and HTTP
 
-    return run(config, partial(_print_json if output == "json" else _print_welcome, secure))
+    shown = partial(_print_json if output == "json" else _print_welcome, secure)
+    return run(config, shown, add_pages if config.console else None)
 
 
 def _profile(broker: Broker, secure: bool) -> str:
@@ -131,6 +133,8 @@ def _print_welcome(secure: bool, broker: Broker) -> None:
         f"seq 1000000 | memq produce {FIRST_TOPIC}{here}",
         f"memq consume {FIRST_TOPIC} --from-beginning --exit-at-end{here}",
     ]
+    url = _admin(broker)
+    console = f"console {url}/console/" if broker.config.console else f"admin   {url}/status"
     asks = broker.config.token or broker.config.token_file
     token = ", with the token in MEMQ_TOKEN or after --token" if asks else ""
     click.echo(
@@ -138,7 +142,7 @@ def _print_welcome(secure: bool, broker: Broker) -> None:
   MemQ is ready.
     broker  {broker.address}
     data    {Path(broker.config.data_dir).absolute()}
-    admin   {_admin(broker)}/status
+    {console}
 
   Try next{token}:
     {f"{os.linesep}    ".join(steps)}

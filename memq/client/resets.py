@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
     from memq.core.wire.messages import PartitionOffsets
 
-Target = tuple[Literal["earliest", "latest", "datetime", "offset", "shift"], int]
+How = Literal["earliest", "latest", "datetime", "offset", "shift"]
+Target = tuple[How, int]
 """Where a group goes; the number is for the last two."""
 
 
