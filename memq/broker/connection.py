@@ -352,11 +352,11 @@ class ServedConnection(asyncio.BufferedProtocol):
         session, age_s = self.session, self._loop.time() - self.opened_s
         return ConnectionInfo(
             number=self.number,
+            broker=self._context.config.broker_id,
             principal=session.identity.principal if session.identity else "",
             address=self._peer,
             client=session.asked.client[:MAX_SHOWN],
             version=session.asked.version[:MAX_SHOWN],
-            listener=self._listener,
             connected_ms=self._context.runtime.wall_ms() - int(age_s * 1000),
             bytes_in=self.received_bytes,
             bytes_out=self.sent_bytes,

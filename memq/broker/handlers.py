@@ -583,7 +583,8 @@ class Handlers:
         return m.Done()
 
     async def _fetch_lag_history(self, request: m.FetchLagHistory) -> m.FetchLagHistoryAnswer:
-        return self._operators.history(await self._coordinated(request), request.group)
+        topic = await self._coordinated(request)
+        return self._operators.history(topic.topic_id, request.group)
 
     # -- the cluster ------------------------------------------------------------------------
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from memq.broker.config import BrokerConfig
     from memq.broker.figures import FiguresKeeper
     from memq.core.access.rules import Access
-    from memq.core.governor.topics import Topic
     from memq.core.options import Option
 
 MAX_FIGURES = 2_000  # topics and groups of an answer: below 1 MiB
@@ -48,10 +47,9 @@ class OperatorHandlers:
         access_log: AccessLog,
         clients: Callable[[int, int], list[m.ConnectionInfo]],
     ) -> None:
-        self._config = config
-        self._clients = clients
-        self._figures = figures
-        self._access_log = access_log
+        self._config, self._clients = config, clients
+        self._figures, self._access_log = figures, access_log
+        self.history = figures.history
 
     def __repr__(self) -> str:
         return f"<OperatorHandlers {self._figures!r}>"
@@ -69,10 +67,6 @@ class OperatorHandlers:
             left -= 1 + len(found[-1].of_groups)
         return m.DescribeTopicsAnswer(topics=found, more=len(found) < len(names))
 
-    def history(self, topic: Topic, group: str) -> m.FetchLagHistoryAnswer:
-        """Tell how the lag of a group went."""
-        return self._figures.history(topic.topic_id, group)
-
     async def list_connections(self, request: m.ListConnections) -> m.ListConnectionsAnswer:
         """List the clients."""
         found = self._clients(request.after, MAX_CONNECTIONS + 1)
@@ -82,13 +76,11 @@ class OperatorHandlers:
     async def describe_broker(self, request: m.DescribeBroker) -> m.DescribeBrokerAnswer:
         """Tell the configuration, and lines of the access log."""
         rows = list(_rows(self._config))
-        lines = list(self._access_log.kept)[::-1]
         return m.DescribeBrokerAnswer(
-            broker_id=self._config.broker_id,
             options={name: text for name, text, _ in rows},
             changed=[name for name, _, changed in rows if changed],
             logs_access=self._access_log.is_on,
-            lines=lines[: max(0, request.lines)],
+            lines=list(self._access_log.kept)[::-1][: max(0, request.lines)],
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
+from memq.broker.config import DEFAULT_LISTENER
+
 if TYPE_CHECKING:
     from aiohttp import web
 
@@ -18,28 +20,18 @@ def add_pages(app: web.Application, context: BrokerContext) -> None:
     from memq.console.settings import ConsoleSettings  # noqa: PLC0415
 
     config = context.config
-    usable = [
-        (name, each)
-        for name, each in config.all_listeners().items()
-        if each.client_auth != "required"
-    ]
-    name, listener = usable[0] if usable else ("default", config)
-    address = context.listeners[name].address
-    asks = listener.authentication == "required"
+    listener = context.listeners[DEFAULT_LISTENER]
+    asks = config.authentication == "required"
     has_token = bool(config.token or config.token_file)
-    why = (
-        "each listener asks for a certificate, which a browser's login does not have: give the "
-        "broker another listener, with client_auth = none and authentication = required"
-    )
     settings = ConsoleSettings(
-        address=address,
-        unusable="" if usable else why,
+        address=listener.address,
+        certificates=config.client_auth == "required",
         asks=asks or has_token,
         tokens_only=has_token and not asks,
-        ca=(config.console_ca or SYSTEM_CA) if listener.tls_cert else "",
-        peer=listener.tls_cert,
+        ca=(config.console_ca or SYSTEM_CA) if config.tls_cert else "",
+        peer=config.tls_cert,
         https=config.admin_tls,
         insecure=config.insecure,
-        hosts=(address.rpartition(":")[0], config.host, socket.gethostname()),
+        hosts=(listener.address.rpartition(":")[0], config.host, socket.gethostname()),
     )
     add_console(app, settings, context.runtime)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypedDict
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.credentials import BorrowedCredentials
-from memq.client.profile import connection_of, exactly
-from memq.client.security import Security
+from memq.client.profile import Connection, connection_of
+from memq.client.security import Security, security_values
 from memq.core.access.principals import ID_DIGITS, producer_suffix
 from memq.core.named_values import NO_VALUES
 from memq.core.wire.messages import (
@@ -108,7 +108,7 @@ class Cluster:
         request_timeout_s: deadline of a call that is given none.
         group: of the consumer whose cluster it is; empty for none.
         inherit: take what is not given from the environment and the profile; a program that acts
-            for others does not.
+            for others does not, and reads no objects.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
 
@@ -136,8 +136,11 @@ class Cluster:
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        given = (bootstrap, token, zone, storage_options, security)
-        connection = connection_of(*given) if inherit else exactly(*given)
+        if inherit:
+            connection = connection_of(bootstrap, token, zone, storage_options, security)
+        else:
+            secure = security_values(security)
+            connection = Connection(bootstrap=bootstrap or "", token=token, security=secure)
         self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []

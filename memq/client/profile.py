@@ -163,18 +163,6 @@ def connection_of(
     )
 
 
-def exactly(
-    bootstrap: str | None,
-    token: str,
-    zone: str,
-    storage_options: GivenValues,
-    security: GivenValues,
-) -> Connection:
-    """Whom a client asks that takes nothing from the environment, nor from a profile."""
-    options = parse_storage_options(storage_options)
-    return _connection(bootstrap or "", token, zone, options, security_values(security))
-
-
 def _given(
     values: GivenValues, variable: str, parse: Callable[[GivenValues], NamedValues]
 ) -> NamedValues:

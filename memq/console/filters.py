@@ -10,17 +10,16 @@ tighter than `or`. What a row has no value for is neither equal nor unequal, but
 
 from __future__ import annotations
 
+import operator
 import re
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import types
 
 from memq.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 MAX_CHARS = 1_000
 MAX_DEPTH = 30  # of parentheses and nots: each is a call of the parser
@@ -28,17 +27,13 @@ MAX_DEPTH = 30  # of parentheses and nots: each is a call of the parser
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>"(?:[^"\\]|\\["\\])*")|(?P<op><=|>=|!=|=|<|>)|(?P<paren>[()])"""
     r"""|(?P<time>\d{4}-\d\d-\d\d(?:T[0-9:.]+(?:Z|[+-]\d\d:\d\d)?)?)"""
-    r"""|(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<word>[A-Za-z_][\w.]*))""",
+    r"""|(?P<number>[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|(?P<word>[A-Za-z_][\w.]*)|(?P<no>\S))""",
     re.ASCII,
 )
-_COMPARE: dict[str, Callable[[Any, Any], pc.Expression]] = {
-    "=": lambda a, b: a == b,
-    "!=": lambda a, b: a != b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
+_COMPARE = {
+    "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt,
+    ">=": operator.ge,
+}  # fmt: skip
 _CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -46,6 +41,13 @@ class _Token(NamedTuple):
     kind: str
     text: str
     at: int
+
+    def wrong(self, why: str) -> InvalidRequestError:
+        """Make the error that names this place."""
+        return InvalidRequestError(f"filter, at character {self.at + 1}: {why}")
+
+    def __str__(self) -> str:
+        return repr(self.text[:40]) if self.text else "the end"
 
 
 def compile_filter(text: str, schema: pa.Schema) -> pc.Expression:
@@ -56,29 +58,16 @@ def compile_filter(text: str, schema: pa.Schema) -> pc.Expression:
     """
     if len(text) > MAX_CHARS:
         raise InvalidRequestError(f"a filter of {len(text)} characters; it has up to {MAX_CHARS}")
-    parser = _Parser(_tokens(text), schema)
+    text = text.rstrip()
+    tokens = [
+        _Token(kind, match[kind], match.start(kind))
+        for match in _TOKEN.finditer(text)
+        if (kind := match.lastgroup)
+    ]
+    parser = _Parser([*tokens, _Token("end", "", len(text))], schema)
     found = parser.either(0)
     parser.expect("end", "and, or, or the end")
     return found
-
-
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    end = len(text.rstrip())
-    at = 0
-    while at < end:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            place = at + len(text[at:]) - len(text[at:].lstrip())
-            raise _wrong(place, f"{text[place : place + 20]!r} is no name, value or comparison")
-        kind = str(match.lastgroup)
-        found.append(_Token(kind, match[kind], match.start(kind)))
-        at = match.end()
-    return [*found, _Token("end", "", end)]
-
-
-def _wrong(at: int, why: str) -> InvalidRequestError:
-    return InvalidRequestError(f"filter, at character {at + 1}: {why}")
 
 
 class _Parser:
@@ -91,136 +80,112 @@ class _Parser:
     def either(self, depth: int) -> pc.Expression:
         """Parse what `or` joins."""
         found = self._both(depth)
-        while self._takes("word", "or"):
+        while self._takes("or"):
             found = found | self._both(depth)
         return found
 
-    def expect(self, kind: str, wanted: str, text: str = "") -> _Token:
+    def expect(self, kind: str, wanted: str) -> _Token:
         """Take a token of a kind."""
-        token = self._tokens[-1]
-        if token.kind != kind or (text and token.text != text):
-            shown = repr(token.text[:40]) if token.text else "the end"
-            raise _wrong(token.at, f"expected {wanted}, not {shown}")
+        if self._tokens[-1].kind != kind:
+            raise self._tokens[-1].wrong(f"expected {wanted}, not {self._tokens[-1]}")
         return self._tokens.pop()
 
-    def _takes(self, kind: str, text: str) -> bool:
-        if (self._tokens[-1].kind, self._tokens[-1].text.lower()) != (kind, text):
-            return False
-        self._tokens.pop()
-        return True
+    def _takes(self, text: str) -> bool:
+        takes = self._tokens[-1].text.lower() == text
+        if takes:
+            self._tokens.pop()
+        return takes
 
     def _both(self, depth: int) -> pc.Expression:
         found = self._one(depth)
-        while self._takes("word", "and"):
+        while self._takes("and"):
             found = found & self._one(depth)
         return found
 
     def _one(self, depth: int) -> pc.Expression:
         if depth > MAX_DEPTH:
-            raise _wrong(self._tokens[-1].at, f"nested deeper than {MAX_DEPTH}")
-        if self._takes("word", "not"):
+            raise self._tokens[-1].wrong(f"nested deeper than {MAX_DEPTH}")
+        if self._takes("not"):
             return ~self._one(depth + 1)
-        if self._takes("paren", "("):
+        if self._takes("("):
             found = self.either(depth + 1)
-            self.expect("paren", "a closing parenthesis", ")")
+            if not self._takes(")"):
+                raise self._tokens[-1].wrong(f"expected ), not {self._tokens[-1]}")
             return found
         return self._comparison()
 
     def _comparison(self) -> pc.Expression:
         name = self.expect("word", "the name of a column")
-        path, column = self._column(name)
-        operator = self._tokens[-1]
-        if operator.kind != "op" and operator.text.lower() != "contains":
-            raise _wrong(operator.at, "expected = != < <= > >= or contains")
-        self._tokens.pop()
-        token = self._tokens[-1]
-        value = self._value()
-        field = pc.field(*path)
-        if operator.kind != "op":
-            return self._contains(field, column, value, token)
-        if value is None:
-            if operator.text not in ("=", "!="):
-                raise _wrong(operator.at, "null is only compared by = and !=")
-            return field.is_null() if operator.text == "=" else field.is_valid()
-        return _COMPARE[operator.text](field, _scalar(value, column, token))
-
-    def _column(self, name: _Token) -> tuple[list[str], pa.DataType]:
-        """Return the path of a column or of a field in it, and its type."""
-        path = name.text.split(".")
-        fields: Any = self._schema
-        found: pa.DataType | None = None
-        for depth, part in enumerate(path):
-            names = fields.names if isinstance(fields, pa.Schema | pa.StructType) else []
-            if part not in names:
-                what = ".".join(path[:depth]) or "the topic"
-                known = ", ".join(names) or "no fields"
-                raise _wrong(name.at, f"no {part!r} in {what}, which has {known}")
-            found = fields = fields.field(part).type
-        return path, found
-
-    def _value(self) -> Any:
+        field, column = pc.field(*name.text.split(".")), self._type(name)
+        if self._takes("contains"):
+            token = self.expect("text", "a text in double quotes")
+            if not (_is_text(column) or _is_bytes(column)):
+                raise token.wrong(f"contains is for text and bytes, and the column is {column}")
+            return pc.match_substring(field, _value(token))
+        compares = self.expect("op", "one of = != < <= > >= contains")
         token = self._tokens.pop()
-        match token.kind:
-            case "text":
-                return re.sub(r"\\(.)", r"\1", token.text[1:-1])
-            case "number":
-                return float(token.text) if set(token.text) & set(".eE") else int(token.text)
-            case "time":
-                try:
-                    moment = datetime.fromisoformat(token.text)
-                except ValueError as exc:
-                    raise _wrong(token.at, f"{token.text!r} is no time: {exc}") from exc
-                return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-            case "word" if token.text.lower() in _CONSTANTS:
-                return _CONSTANTS[token.text.lower()]
-        shown = repr(token.text[:40]) if token.text else "the end"
-        raise _wrong(
-            token.at, f'expected a value, not {shown}: write "text", 12, 2026-11-01, true or null'
-        )
+        value = _value(token)
+        if value is not None:
+            return _COMPARE[compares.text](field, _scalar(value, column, token))
+        if compares.text not in ("=", "!="):
+            raise compares.wrong("null is only compared by = and !=")
+        return field.is_null() if compares.text == "=" else field.is_valid()
 
-    @staticmethod
-    def _contains(
-        field: pc.Expression, column: pa.DataType, value: Any, token: _Token
-    ) -> pc.Expression:
-        if not isinstance(value, str):
-            raise _wrong(token.at, "contains takes a text in double quotes")
-        if not (_is_text(column) or _is_bytes(column)):
-            raise _wrong(token.at, f"contains is for text and bytes, and the column is {column}")
-        return pc.match_substring(field, value)
+    def _type(self, name: _Token) -> Any:
+        """Return the type of a column, or of a field in it."""
+        found: Any = self._schema
+        for part in name.text.split("."):
+            names = found.names if isinstance(found, pa.Schema | pa.StructType) else []
+            if part not in names:
+                raise name.wrong(f"no {part!r}; there is {', '.join(names) or 'no field'}")
+            found = found.field(part).type
+        return found
 
 
-def _scalar(value: Any, column: pa.DataType, token: _Token) -> pa.Scalar:
-    """Return a value as one of the column's type."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+def _value(token: _Token) -> Any:
+    if token.kind == "text":
+        return re.sub(r"\\(.)", r"\1", token.text[1:-1])
+    if token.kind == "number":
+        return float(token.text) if set(token.text) & set(".eE") else int(token.text)
+    if token.kind == "time":
+        try:
+            moment = datetime.fromisoformat(token.text)
+        except ValueError as exc:
+            raise token.wrong(f"{token} is no time: {exc}") from exc
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if token.text.lower() in _CONSTANTS:
+        return _CONSTANTS[token.text.lower()]
+    raise token.wrong(f'expected "text", a number, a time, true, false or null, not {token}')
+
+
+def _scalar(value: Any, column: Any, token: _Token) -> Any:
+    """Return a value as one of the column's type.
+
+    Raises:
+        InvalidRequestError: it is none.
+    """
+    is_number = types.is_integer(column) or types.is_floating(column) or types.is_decimal(column)
     fits = {
         str: _is_text(column) or _is_bytes(column),
-        datetime: bool(pa.types.is_timestamp(column) or pa.types.is_date(column)),
-        bool: pa.types.is_boolean(column),
-    }.get(type(value), number and _is_number(column))
+        datetime: types.is_timestamp(column) or types.is_date(column),
+        bool: types.is_boolean(column),
+    }.get(type(value), is_number)
     if not fits:
-        raise _wrong(token.at, f"{token.text[:40]} cannot be compared with a column of {column}")
-    if isinstance(value, datetime):
-        if pa.types.is_date(column):
-            value = value.date()
-        elif column.tz is None:
-            value = value.astimezone(UTC).replace(tzinfo=None)
-    elif isinstance(value, float) or pa.types.is_floating(column) or pa.types.is_decimal(column):
-        return pa.scalar(float(value), pa.float64())
+        raise token.wrong(f"{token} cannot be compared with a column of {column}")
+    if isinstance(value, float):
+        return pa.scalar(value)
+    if isinstance(value, datetime) and getattr(column, "tz", None) is None:
+        value = value.astimezone(UTC).replace(tzinfo=None)
+        value = value.date() if types.is_date(column) else value
     try:
-        made = value.encode() if isinstance(value, str) and _is_bytes(column) else value
-        return pa.scalar(made, column)
+        return pa.scalar(value.encode() if _is_bytes(column) else value, column)
     except (pa.ArrowException, OverflowError, ValueError) as exc:
-        raise _wrong(token.at, f"{token.text[:40]} is no {column}: {exc}") from exc
+        raise token.wrong(f"{token} is no {column}: {exc}") from exc
 
 
-def _is_text(column: pa.DataType) -> bool:
-    return bool(pa.types.is_string(column) or pa.types.is_large_string(column))
+def _is_text(column: Any) -> bool:
+    return bool(types.is_string(column) or types.is_large_string(column))
 
 
-def _is_bytes(column: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(column) or pa.types.is_large_binary(column))
-
-
-def _is_number(column: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_integer(column) or types.is_floating(column) or types.is_decimal(column))
+def _is_bytes(column: Any) -> bool:
+    return bool(types.is_binary(column) or types.is_large_binary(column))

@@ -62,8 +62,7 @@ class Sessions:
     """
 
     def __init__(self, settings: ConsoleSettings, runtime: Runtime) -> None:
-        self._settings = settings
-        self._runtime = runtime
+        self._settings, self._runtime = settings, runtime
         self._secret = bytes.fromhex(runtime.token_hex(ID_BYTES))
         self._open: dict[str, Session] = {}  # the one used last is last
         self._shared: AsyncAdminClient | None = None
@@ -99,7 +98,7 @@ class Sessions:
         found = self._open.get(name)
         if found is not None and not renews:
             found.used_s = self._runtime.mono_s()
-            self._open[name] = self._open.pop(name)
+            self._open[name] = self._open.pop(name)  # the last one again
         return found
 
     async def log_in(self, remote: str, user: str, secret: str) -> Session:
@@ -156,12 +155,7 @@ class Sessions:
 
     async def _sweep(self, room_for: int = 0) -> None:
         now_s = self._runtime.mono_s()
-        over = [
-            each
-            for each in self._open.values()
-            if now_s - each.used_s > IDLE_S or now_s - each.begun_s > MAX_AGE_S
-        ]
-        crowd = len(self._open) - len(over) + room_for - MAX_SESSIONS
-        left = [each for each in self._open.values() if each not in over]
-        for each in over + left[: max(0, crowd)]:
-            await self.end(each)
+        for each in list(self._open.values()):
+            old = now_s - each.used_s > IDLE_S or now_s - each.begun_s > MAX_AGE_S
+            if old or len(self._open) + room_for > MAX_SESSIONS:
+                await self.end(each)

@@ -11,7 +11,7 @@ class ConsoleSettings:
 
     Attributes:
         address: `host:port` of the broker, as its clients know it.
-        unusable: why its listeners let the console in with nobody's login; empty when they do.
+        certificates: its listener asks for a certificate, which no login at a page has.
         asks: brokers ask who clients are, so the console asks for a login.
         tokens_only: they ask for a token, and know no users.
         ca: file with the CA of brokers' certificates, or `system`; empty where they have none.
@@ -22,7 +22,7 @@ class ConsoleSettings:
     """
 
     address: str
-    unusable: str = ""
+    certificates: bool = False
     asks: bool = False
     tokens_only: bool = False
     ca: str = ""

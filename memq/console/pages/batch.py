@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 RECORDS = 100  # of a page
 MAX_SHOWN = 1_000  # characters of a key or a value
 MAX_HEADERS = 20  # of a record
+NUMBER = "\0"  # a column beside those of the topic: no filter can name it
 
 
-@dataclass(frozen=True)
+@dataclass
 class OneBatch:
     """See above.
 
@@ -47,11 +48,11 @@ class OneBatch:
     topic: str
     batch: Mapping[str, Any]
     filter: str
-    problem: str
-    matches: int
-    records: Sequence[Mapping[str, Any]]
-    is_typed: bool
-    findings: Sequence[str] | None
+    problem: str = ""
+    matches: int = 0
+    records: Sequence[Mapping[str, Any]] = ()
+    is_typed: bool = False
+    findings: Sequence[str] | None = None
 
 
 async def page(visit: Visit) -> OneBatch:
@@ -59,63 +60,45 @@ async def page(visit: Visit) -> OneBatch:
     topic = visit.topic()
     place = visit.number("partition") or 0, visit.number("offset") or 0
     published = await batch_at(topic, *place)
-    text, problem, findings = visit.query.get("filter", ""), "", None
-    rows: list[dict[str, Any]] = []
-    matches, is_typed = 0, False
+    found = OneBatch(topic.topic, batch_row(published), visit.query.get("filter", "").strip())
     async with visit.heavy:
         if visit.query.get("verify"):
-            findings = await verify_batch(topic, published)
-        else:
-            check_looked_into(published)
-            source = BatchSource(topic, visit.executor, read_through="broker")
-            batch = (await source.fetch(published)).batch
-            is_typed = not batch.schema.equals(DEFAULT_SCHEMA)
-            try:
-                chosen = compile_filter(text, batch.schema) if text.strip() else None
-                matches, rows = await source.run(partial(_chosen, chosen), batch)
-            except InvalidRequestError as exc:
-                problem = str(exc)
-    return OneBatch(
-        topic.topic, batch_row(published), text, problem, matches, rows, is_typed, findings
-    )
+            found.findings = await verify_batch(topic, published)
+            return found
+        check_looked_into(published)
+        source = BatchSource(topic, visit.executor, read_through="broker")
+        batch = (await source.fetch(published)).batch
+        found.is_typed = not batch.schema.equals(DEFAULT_SCHEMA)
+        try:
+            found.matches, found.records = await source.run(partial(_chosen, found.filter), batch)
+        except (InvalidRequestError, pa.ArrowException) as exc:
+            found.problem = str(exc)
+    return found
 
 
-def _chosen(chosen: pc.Expression | None, batch: Batch) -> tuple[int, list[dict[str, Any]]]:
-    """Return how many records a filter lets through, and the first of them.
-
-    Raises:
-        InvalidRequestError: Arrow cannot compute it, or has no Python object for a value.
-    """
-    try:
-        found = batch if chosen is None else batch.where(partial(_wanted, chosen))
-    except pa.ArrowException as exc:
-        raise InvalidRequestError(f"filter: Arrow cannot compute it: {exc}") from exc
-    return len(found), [_row(each) for each in found.slice(0, RECORDS)]
+def _chosen(text: str, batch: Batch) -> tuple[int, list[dict[str, Any]]]:
+    """Return how many records a filter lets through, and the first of them."""
+    if text:
+        batch = batch.where(partial(_wanted, compile_filter(text, batch.schema)))
+    return len(batch), [_row(each) for each in batch.slice(0, RECORDS)]
 
 
 def _wanted(chosen: pc.Expression, rows: pa.RecordBatch) -> pa.BooleanArray:
     """Return which rows a filter lets through."""
-    name = "-"
-    while name in rows.schema.names:
-        name += "-"
     numbers = pa.array(range(len(rows)), pa.int64())
-    numbered = pa.Table.from_arrays([*rows.columns, numbers], [*rows.schema.names, name])
-    kept = set(numbered.filter(chosen)[name].to_pylist())
+    numbered = pa.Table.from_arrays([*rows.columns, numbers], [*rows.schema.names, NUMBER])
+    kept = set(numbered.filter(chosen)[NUMBER].to_pylist())
     return pa.array([number in kept for number in range(len(rows))], pa.bool_())
 
 
 def _row(record: LogMessage) -> dict[str, Any]:
+    headers = (record.headers or [])[:MAX_HEADERS]
     return {
         "key": _text(record.key),
         "value": _text(record.value),
-        "headers": [(name[:MAX_SHOWN], _text(value)) for name, value in (record.headers or [])][
-            :MAX_HEADERS
-        ],
+        "headers": [(name[:MAX_SHOWN], _text(value)) for name, value in headers],
         "timestamp": iso_us(record.timestamp_us),
-        "producer_id": record.producer_id,
-        "epoch": record.epoch,
-        "sequence": record.sequence,
-        "position": record.position,
+        "message": f"{record.producer_id} {record.epoch}/{record.sequence}/{record.position}",
     }
 
 

@@ -916,6 +916,7 @@ class GroupFigures(Struct):
     """
 
     group: str
+    topic: str
     members: int = 0
     lag_records: int | None = None
     lag_s: float | None = None
@@ -932,11 +933,10 @@ class TopicFigures(Struct):
         records_in_s: LogMessages published, per second.
         bytes_in_s: bytes of their Batches, per second.
         coordinated: this broker coordinates its groups.
-        records_out_s: LogMessages that these groups committed, per second.
-        batches: Batches retained.
-        records: LogMessages in them.
+        records: LogMessages retained.
         size_bytes: bytes of their objects.
         groups: how many groups read it, of those that the client may describe.
+        records_out_s: LogMessages that these groups committed, per second.
         worst_group: that of them with the most LogMessages to read; empty if there is none.
         lag_records: how many these are.
         lag_s: age of the oldest of them, in seconds.
@@ -947,11 +947,10 @@ class TopicFigures(Struct):
     records_in_s: float | None = None
     bytes_in_s: float | None = None
     coordinated: bool = False
-    records_out_s: float | None = None
-    batches: int | None = None
     records: int | None = None
     size_bytes: int | None = None
     groups: int | None = None
+    records_out_s: float | None = None
     worst_group: str = ""
     lag_records: int | None = None
     lag_s: float | None = None
@@ -1006,21 +1005,21 @@ class ConnectionInfo(Struct):
 
     Attributes:
         number: counts the connections of the broker.
+        broker: its id.
         principal: who it is; empty before it has said so.
         address: its host and port.
         client: how it names itself.
         version: of its library, as it says.
-        listener: by which it came.
         connected_ms: since when.
         throttled_ms: for how long it had to wait, by quotas.
     """
 
     number: int
+    broker: str
     principal: str
     address: str
     client: str
     version: str
-    listener: str
     connected_ms: int
     bytes_in: int
     bytes_out: int
@@ -1058,7 +1057,6 @@ class DescribeBrokerAnswer(AnswerStruct, kw_only=True):
         lines: of that, as JSON, the newest first; as many as it still has in memory.
     """
 
-    broker_id: str
     options: dict[str, str]
     changed: list[str]
     logs_access: bool

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memq.cli.group import lag_row, notes
-from memq.client.resets import new_offset
 from memq.client.lag import GroupLag, GroupPartition, Lag
+from memq.client.resets import new_offset
 from memq.core.wire.messages import GroupMember, PartitionOffsets
 from memq.errors import InvalidRequestError
 
