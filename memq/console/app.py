@@ -225,6 +225,8 @@ class _Console:
             self._check_private(request)
             user, secret = form.get("user", "").strip(), form.get("secret", "")
             session = await self._sessions.log_in(request.remote or "?", user, secret)
+            if old := await self._sessions.get(request.cookies[self._cookie(request)], renews=True):
+                await self._sessions.end(old)
         except MemqError as exc:
             return self._login(request, form, str(exc), _STATUS.get(exc.code, 500))
         then = form.get("next", "")
