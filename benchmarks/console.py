@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 
@@ -22,17 +23,21 @@ from memq.broker.config import BrokerConfig
 from memq.broker.server import Broker
 from memq.client.admin import AsyncAdminClient
 from memq.client.figures import topic_figures
-from memq.core.notification import Notification, encode_notification
+from memq.core.notification import NOTIFICATION_VERSION, Notification, encode_notification
 from memq.core.queue import Publication
+from memq.storage.keys import batch_id_at
 from memq.testing.broker import BrokerProcess
+
+if TYPE_CHECKING:
+    from memq.core.clock import ClockReading
 
 PAGES = {
     "overview": "/",
     "topics": "/topics",
     "topics by lag": "/topics?sort=lag_records&down=1",
     "groups": "/groups",
-    "topic": "/topics/t0500",
-    "group": "/topics/t0500/groups/g",
+    "topic": "/topics/t0005",
+    "group": "/topics/t0005/groups/g",
     "batch": "/topics/real/batches/0/0",
     "batch, filtered": "/topics/real/batches/0/0?filter=value+contains+%22999%22",
     "batch, verified": "/topics/real/batches/0/0?verify=1",
@@ -63,7 +68,7 @@ async def fill(folder: Path, topics: int, batches: int) -> None:
         now = broker.context.now()
         for name in names:
             topic = broker.topics.get(name).topic
-            payload = encode_notification(made(topic.name, now.wall_ms))
+            payload = encode_notification(made(topic.name, topic.topic_id, now))
             each = Publication(0, payload, now.wall_ms, now.mono_ms)
             for start in range(0, batches, AT_ONCE):
                 count = min(AT_ONCE, batches - start)
@@ -72,11 +77,14 @@ async def fill(folder: Path, topics: int, batches: int) -> None:
     await broker.stop()
 
 
-def made(topic: str, now_ms: int) -> Notification:
+def made(topic: str, topic_id: str, now: ClockReading) -> Notification:
     """A notification of a Batch that is nowhere."""
+    now_ms = now.wall_ms
     return Notification(
-        batch_id="0" * 26,
+        version=NOTIFICATION_VERSION,
+        batch_id=batch_id_at(now.mono_ms, "0" * 16),
         topic=topic,
+        topic_id=topic_id,
         write_partition=0,
         uri="file:///nowhere/00/memq/topics/t/0/0-0.arrows",
         size_bytes=1 << 20,
@@ -89,6 +97,7 @@ def made(topic: str, now_ms: int) -> Notification:
         broker_id="broker-1",
         sealed_ms=now_ms,
         producers=[],
+        stored_through_ms=now_ms,
     )
 
 
@@ -112,7 +121,10 @@ async def known(address: str) -> float:
     """Wait until the broker has looked at all topics; return for how long."""
     started_s = time.perf_counter()
     async with AsyncAdminClient(address) as admin:
-        while any(each.records is None for each in (await topic_figures(admin.cluster)).rows):
+        while True:
+            rows = (await topic_figures(admin.cluster)).rows
+            if all(each.records is not None for each in rows):
+                break
             await asyncio.sleep(0.2)
     return time.perf_counter() - started_s
 

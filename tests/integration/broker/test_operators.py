@@ -20,7 +20,7 @@ async def commit(c, group, offset, partition=0):
 
 
 async def test_figures_tell_zero_from_unknown(tmp_path):
-    """Before a look nothing is known; after it 0 is a number, and a group without commits is not."""
+    """Before a look nothing is known; after it 0 is a number, and no commit is no number."""
     async with broker(tmp_path) as b, client(b) as c:
         await c.create("t", batch_messages=1)
         found = (await figures(c))["t"]
@@ -106,7 +106,7 @@ async def test_a_recreated_topic_has_no_past(tmp_path):
 
 
 async def test_history_grows_and_is_bounded(tmp_path, monkeypatch):
-    """Each look adds a lag; the oldest goes, a further group has none, one that is gone is forgotten."""
+    """Each look adds a lag, the oldest goes; one group too many has none until another is gone."""
     monkeypatch.setattr(figures_module, "KEPT", 3)
     monkeypatch.setattr(figures_module, "MAX_HISTORIES", 1)
     async with broker(tmp_path) as b, client(b) as c:
@@ -178,7 +178,7 @@ async def test_clients_are_told_as_they_are(tmp_path):
         assert mine.bytes_in > before.bytes_in > 0
         assert mine.bytes_out > before.bytes_out > 0
         assert abs(b.context.runtime.wall_ms() - mine.connected_ms) < 60_000
-        reader, writer = await asyncio.open_connection(*b.address.split(":"))
+        _, writer = await asyncio.open_connection(*b.address.split(":"))
         async with asyncio.timeout(10):
             while len(found := (await c.ask(m.ListConnections())).connections) < 2:
                 await asyncio.sleep(0.01)
@@ -187,7 +187,7 @@ async def test_clients_are_told_as_they_are(tmp_path):
 
 
 async def test_members_say_where_they_are(tmp_path):
-    """Host, last heartbeat and last commit of a member; a commit that it has not made is unknown."""
+    """Host, last heartbeat and last commit of a member, which is unknown before there is one."""
     async with broker(tmp_path) as b, client(b) as c:
         await c.create("t", batch_messages=1)
         await c.write(0)
