@@ -162,7 +162,7 @@ class AdminServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Serve a page to those who may see it."""
         control = self._connections.control
-        is_open = request.path in OPEN_PAGES or request.path.startswith(PAGES_PREFIX)
+        is_open = request.path in OPEN_PAGES or f"{request.path}/".startswith(PAGES_PREFIX)
         if control.rules is None or is_open or self._goes_on(request):
             return await handler(request)
         try:

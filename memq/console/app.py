@@ -88,6 +88,7 @@ def add_console(app: web.Application, settings: ConsoleSettings, runtime: Runtim
         inner.router.add_get(path, partial(console.show, template, make))
     reset = "/topics/{topic}/groups/{group}/reset"
     inner.router.add_post(reset, partial(console.show, "reset", group.reset))
+    inner.router.add_get("", console.home)
     inner.router.add_post("/brokers", console.drain)
     inner.router.add_get("/static/{file}", console.static)
     inner.router.add_get("/login", console.login_form)
@@ -275,6 +276,10 @@ class _Console:
         if not session.name:  # forms of this browser will show it
             self._keep(request, response, name)
         return response
+
+    async def home(self, _: web.Request) -> web.Response:
+        """Send who left out the last slash to the first page."""
+        return _go(f"{PREFIX}/")
 
     async def drain(self, request: web.Request) -> web.Response:
         """Begin or end a drain, and show the brokers."""

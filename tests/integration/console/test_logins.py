@@ -97,12 +97,14 @@ async def test_a_wrong_secret_is_refused(tmp_path, user, secret):
 
 
 async def test_the_brokers_own_token_is_nobodys(tmp_path, monkeypatch):
-    """A broker that has its token in its environment lets nobody in by it."""
+    """What the broker's environment has, a token or a login, lets nobody in."""
     monkeypatch.setenv("MEMQ_TOKEN", "admin-token")
     async with console_broker(tmp_path, **ASKING) as b, visitor(b) as v:
         await prepared(b)
         assert (await v.log_in("alice", "wrong"))[0] == 401
         assert (await v.log_in("", ""))[0] == 401
+        monkeypatch.setenv("MEMQ_SECURITY", f"user=alice,password={PASSWORD}")
+        assert (await v.log_in("", "wrong"))[0] == 401
     async with console_broker(tmp_path, token="admin-token") as b, visitor(b) as v:
         assert "/console/login" in (await v.get("/topics"))[2]
 
@@ -353,6 +355,7 @@ async def test_a_browser_is_sent_on_and_others_get_the_list(tmp_path):
             v.origin, headers={"Accept": "text/html,*/*"}, allow_redirects=False
         ) as answer:
             assert (answer.status, answer.headers["Location"]) == (302, "/console/")
-        for path in ("/", "/status", "/metrics", "/topics/t"):
+        assert (await v.get(""))[2].startswith(f"{v.base}/login")
+        for path in ("/", "/status", "/metrics", "/topics/t", "/consoles"):
             async with v.session.get(v.origin + path) as answer:
                 assert answer.status == 401
