@@ -70,7 +70,7 @@ def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool, secure:
         broker = DemoBroker(directory, s3)
         stack.callback(broker.stop)
         access = Access.of_dev(broker, s3) if s3 else None
-        say(f"broker on {broker.address}, data in {directory}")
+        say(f"broker on {broker.address}, console on {broker.console}, data in {directory}")
         security = access.security("admin") if access else ""
         with AdminClient(broker.address, security=security) as admin:
             admin.create_topic(TOPIC, batch_age="50ms", write_partitions=2, read_partitions=2)
@@ -90,6 +90,7 @@ def _run(directory: Path, path: Path, lines: list[bytes], *, keep: bool, secure:
                     row("refused", refusal)
         if keep:
             say(f"Airflow on {airflow.url}, broker on {broker.address}, data in {directory}")
+            say(f"console on {broker.console}")
             say("all of it goes on until Ctrl-C")
             with suppress(KeyboardInterrupt):
                 signal.pause()

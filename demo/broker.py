@@ -35,6 +35,7 @@ class DemoBroker:
 
     Attributes:
         address: where clients reach it; the same after a restart.
+        console: URL of its console, which a restart moves.
         folder: where it keeps what is its own.
     """
 
@@ -53,7 +54,7 @@ class DemoBroker:
                 "MEMQ_CREDENTIALS_ENDPOINT": s3.endpoint,
             }
         self._log = (data_dir / "broker.log").open("ab")
-        self.address = ""
+        self.address = self.console = ""
         self.start()
 
     def start(self) -> None:
@@ -69,7 +70,8 @@ class DemoBroker:
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the broker did not start; see {self._log.name}")
-        self.address = json.loads(line)["address"]
+        place = json.loads(line)
+        self.address, self.console = place["address"], f"{place['admin']}/console/"
 
     def kill(self) -> None:
         """End it as a power cut would: SIGKILL."""

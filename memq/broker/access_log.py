@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import queue
+from collections import deque
 from logging.handlers import QueueHandler, QueueListener, WatchedFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 MAX_WAITING = 10_000  # lines
 MAX_LINES_S = 1_000
 MAX_TEXT = 4_096  # characters of what a request says
+KEPT_LINES = 200  # that are kept in memory, to be shown, each up to `MAX_TEXT`: below 1 MiB
 
 CHANGES = frozenset(
     each.request
@@ -53,6 +55,9 @@ class AccessLog:
         runtime: tells the time.
         lost: counts lines that were not written.
 
+    Attributes:
+        kept: the newest lines, the last one at the end.
+
     Raises:
         ConfigError: the file cannot be written.
     """
@@ -62,6 +67,7 @@ class AccessLog:
         self._runtime = runtime
         self._lost = lost
         self._second = self._in_second = 0
+        self.kept: deque[str] = deque(maxlen=KEPT_LINES)
         self._queue: _Lines | None = None
         self._thread: QueueListener | None = None
         if path:
@@ -69,6 +75,11 @@ class AccessLog:
 
     def __repr__(self) -> str:
         return f"<AccessLog [{'on' if self._thread else 'off'}]>"
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is written."""
+        return self._queue is not None
 
     def _open(self, path: str) -> None:
         try:
@@ -109,6 +120,7 @@ class AccessLog:
             "outcome": outcome,
         }
         text = json.dumps(line | more)
+        self.kept.append(text[:MAX_TEXT])
         self._queue.handle(logging.LogRecord("memq.access", logging.INFO, "", 0, text, None, None))
 
     def close(self) -> None:

@@ -5,12 +5,16 @@ It must not take from clients what they need: a connection is for one request, w
 
 Where rules decide, all but /health and /ready is for those who may describe the cluster: by a token
 (`Authorization: Bearer`), or by user and password (`Basic`).
+
+Others may add pages below `PAGES_PREFIX`, which see to logins themselves; a browser at `/` is sent
+there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 64  # a scrape and some probes of supervisors at a time
 PASSWORDS = 2  # that are checked at a time: each takes 10 ms of a processor
+PAGES_PREFIX = "/console/"
 OPEN_PAGES = ("/health", "/ready")  # for supervisors, who have no password
 REQUEST_S = 10.0  # for a request and its answer; Prometheus waits no longer
 
@@ -57,6 +62,10 @@ _PAGES = """\
 """
 
 
+Pages = Callable[[web.Application, "BrokerContext"], None]
+"""Adds pages below `PAGES_PREFIX`, given the broker's context: it listens by then."""
+
+
 class AdminServer:
     """The admin HTTP of one broker.
 
@@ -65,15 +74,22 @@ class AdminServer:
         topics: that it hosts.
         connections: of its clients.
         lags: of its groups.
+        pages: adds others; None for none.
 
     Attributes:
         port: where it listens; 0 before `start`.
     """
 
     def __init__(
-        self, context: BrokerContext, topics: Topics, connections: Connections, lags: GroupLags
+        self,
+        context: BrokerContext,
+        topics: Topics,
+        connections: Connections,
+        lags: GroupLags,
+        pages: Pages | None = None,
     ) -> None:
         self._context = context
+        self._pages = pages
         self._topics = topics
         self._connections = connections
         self._lags = lags
@@ -92,7 +108,7 @@ class AdminServer:
         app = web.Application(middlewares=[self._guard])
         app.add_routes(
             [
-                web.get("/", self._pages),
+                web.get("/", self._list),
                 web.get("/health", self._health),
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._metrics),
@@ -100,6 +116,8 @@ class AdminServer:
                 web.get("/topics/{topic}", self._topic),
             ]
         )
+        if self._pages is not None:
+            self._pages(app, self._context)
         app.on_response_prepare.append(_close_after)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
@@ -146,7 +164,8 @@ class AdminServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Serve a page to those who may see it."""
         control = self._connections.control
-        if control.rules is None or request.path in OPEN_PAGES:
+        is_open = request.path in OPEN_PAGES or f"{request.path}/".startswith(PAGES_PREFIX)
+        if control.rules is None or is_open or self._goes_on(request):
             return await handler(request)
         try:
             identity = await self._identify(request.headers.get("Authorization", ""))
@@ -182,7 +201,14 @@ class AdminServer:
             check = partial(check_password, control, name, password)
             return await loop.run_in_executor(None, check)
 
-    async def _pages(self, _: web.Request) -> web.Response:
+    def _goes_on(self, request: web.Request) -> bool:
+        """Return whether it is a browser that is sent on to the pages of others."""
+        is_browser = "text/html" in request.headers.get("Accept", "")
+        return self._pages is not None and request.path == "/" and is_browser
+
+    async def _list(self, request: web.Request) -> web.Response:
+        if self._goes_on(request):
+            return web.Response(status=302, headers={"Location": PAGES_PREFIX})
         return web.Response(text=_PAGES)
 
     async def _health(self, _: web.Request) -> web.Response:

@@ -180,6 +180,9 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
         broker_id: Name of this broker, unique in the cluster.
         admin_port: Port of /health, /ready, /status and /metrics.
         admin_tls: Serve them over TLS, with the certificate of tls_cert.
+        console: Serve the console, pages for operators, at /console/ of the admin HTTP.
+        console_ca: File with the CA of brokers' certificates, in PEM, by which the console knows
+            them. Empty for those of the operating system, and this broker's own certificate.
         token: Credential that clients must show; in the file it may be a list. A name before it, as
             in "alice 7f3a", makes its holder User:alice. Empty asks for none.
         token_file: File with one token a line, instead of `token`; reloaded on SIGHUP.
@@ -237,6 +240,8 @@ class BrokerConfig(ListenerConfig, frozen=True, kw_only=True):
     broker_id: Annotated[str, Option("text", "broker-1")]
     admin_port: Annotated[int, Option("count", DEFAULT_ADMIN_PORT, 0, 65_535)]
     admin_tls: Annotated[bool, Option("flag", default=False)]
+    console: Annotated[bool, Option("flag", default=True)]
+    console_ca: Annotated[str, Option("text", "")]
     token: Annotated[tuple[str, ...], Option("text", "", read=_texts("token"))]
     token_file: Annotated[str, Option("text", "")]
     superusers: Annotated[tuple[str, ...], Option("text", "", read=_parse_superusers)]

@@ -26,6 +26,7 @@ import struct
 import termios
 from collections import Counter, deque
 from contextlib import AbstractAsyncContextManager, nullcontext
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -51,6 +52,7 @@ from memq.core.wire.connection import (
 from memq.core.wire.frame import HEAD_BYTES, SCRATCH_BYTES, Buffer, Frame, FrameReader, size_bytes
 from memq.core.wire.messages import (
     Authenticate,
+    ConnectionInfo,
     FetchBatch,
     FetchBatchAnswer,
     FetchCredentials,
@@ -100,6 +102,8 @@ REFUSAL_S = 0.5  # until a failed login is told, so that guessing takes time
 TLS_BYTES = 128 << 10  # what OpenSSL and its buffers take of a busy connection, at most
 TLS_SHARE = 0.5  # of memory_bytes, for all of them
 
+MAX_SHOWN = 200  # characters of what a client says of itself
+
 TURN_BYTES = 6 << 20  # of large bodies read in one turn of the event loop, one connection's share
 REST_ROUNDS = 2  # turns of the event loop from a whole one to when the connection is read again
 
@@ -126,6 +130,7 @@ class Connections:
 
     Attributes:
         tls_bytes: what connections with TLS are charged for, in the bound of the memory.
+        opened: how many there were since the broker began.
     """
 
     def __init__(
@@ -145,7 +150,8 @@ class Connections:
         control.on_change = self._follow_rules
         self.tls_bytes = 0
         self._tls_limit_bytes = int(context.config.memory_bytes * TLS_SHARE)
-        self._open: dict[ServedConnection, None] = {}
+        self._open: dict[ServedConnection, None] = {}  # in the order of their numbers
+        self.opened = 0
         self._unauthenticated: dict[ServedConnection, None] = {}  # nobody yet, oldest first
         self._nobodies: Counter[str] = Counter()  # how many of these there are, by host
         context.memory.on_change = self._throttle
@@ -169,6 +175,8 @@ class Connections:
 
     def connected(self, connection: ServedConnection) -> None:
         """Count a client that has connected."""
+        self.opened += 1
+        connection.number = self.opened
         self._open[connection] = None
         self._unauthenticated[connection] = None
         self.tls_bytes += connection.tls_bytes
@@ -213,6 +221,11 @@ class Connections:
         self.tls_bytes -= connection.tls_bytes
         self.context.memory.release(connection.tls_bytes)
         self.authenticated(connection)
+
+    def describe(self, after: int, most: int) -> list[ConnectionInfo]:
+        """Describe those with a greater number, in their order, up to so many."""
+        later = (each for each in self._open if each.number > after)
+        return [each.describe() for each in islice(later, most)]
 
     def close(self) -> None:
         """Close all of them."""
@@ -267,6 +280,8 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     Attributes:
         connections: as given.
+        number: counts the connections of the broker.
+        received_bytes, sent_bytes: what came, and what was sent.
         opened_s: when it began, by the event loop's clock.
         tls_bytes: what TLS takes of it; 0 without.
         session: who the client is.
@@ -274,6 +289,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def __init__(self, connections: Connections, listener: str) -> None:
         self.connections = connections
+        self.number = self.received_bytes = self.sent_bytes = 0
         self._listener = listener
         self._context = context = connections.context
         self._handlers = connections.handlers
@@ -330,6 +346,22 @@ class ServedConnection(asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         state = "closed" if self._transport is None else "paused" if self._paused else "reading"
         return f"<ServedConnection {self._peer} [{state} | holds {self._holds}] {self._wire!r}>"
+
+    def describe(self) -> ConnectionInfo:
+        """Describe the client, as it says and as is known."""
+        session, age_s = self.session, self._loop.time() - self.opened_s
+        return ConnectionInfo(
+            number=self.number,
+            broker=self._context.config.broker_id,
+            principal=session.identity.principal if session.identity else "",
+            address=self._peer,
+            client=session.asked.client[:MAX_SHOWN],
+            version=session.asked.version[:MAX_SHOWN],
+            connected_ms=self._context.runtime.wall_ms() - int(age_s * 1000),
+            bytes_in=self.received_bytes,
+            bytes_out=self.sent_bytes,
+            throttled_ms=int(self._throttle.waited_s * 1000),
+        )
 
     # -- asyncio calls these ----------------------------------------------------------------
 
@@ -431,6 +463,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _count_received(self, size_bytes: int) -> None:
         self._uncounted_bytes += size_bytes
+        self.received_bytes += size_bytes
         for traffic in self._traffic:
             traffic.received += size_bytes
 
@@ -842,6 +875,7 @@ class ServedConnection(asyncio.BufferedProtocol):
 
     def _write(self, data: Buffer) -> None:
         assert self._transport is not None  # noqa: S101 - callers have looked
+        self.sent_bytes += len(data)
         for traffic in self._traffic:
             traffic.sent += len(data)
         self._transport.write(data)

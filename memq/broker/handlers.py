@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from memq.broker.governing import Governing
     from memq.broker.lag import LagCounter
     from memq.broker.membership import ClusterMembership
+    from memq.broker.operators import OperatorHandlers
     from memq.broker.topics import Topics
     from memq.broker.write_partition import ReceivedWrite
     from memq.core.access.rules import Access
@@ -81,7 +82,7 @@ _MAY_BE_LATE = (UnknownTopicError, TopicRecreatedError, SchemaMismatchError)
 
 _KNOWS_WHO = frozenset(
     each.request for each in m.REQUESTS.values() if any(need.each for need in each.needs)
-) | {m.FetchCredentials}
+) | {m.FetchCredentials, m.GroupHeartbeat}
 
 Outcome = tuple[m.Struct, Any]
 
@@ -115,6 +116,7 @@ class Handlers:
         membership: of the broker in its cluster; None for one that governs itself.
         access: for what is asked about users and rules.
         backups: that it writes.
+        operators: for what operators look at.
     """
 
     def __init__(
@@ -127,6 +129,7 @@ class Handlers:
         *,
         access: AccessHandlers,
         backups: Backups,
+        operators: OperatorHandlers,
     ) -> None:
         self._context = context
         self._backups = backups
@@ -138,7 +141,13 @@ class Handlers:
         self.status: Callable[[], m.BrokerStatus]  # set by the code that has all of it
         self.addresses = topics.addresses
         self._batch_reads = asyncio.Semaphore(BATCH_READS)
-        self._table = self._kinds(access)
+        self._table = self._kinds(access) | {
+            m.DescribeTopics: _Kind(self._describe_topics, only_reads=True, lists=True),
+            m.FetchLagHistory: _Kind(self._fetch_lag_history, only_reads=True),
+            m.ListConnections: _Kind(operators.list_connections, only_reads=True, lists=True),
+            m.DescribeBroker: _Kind(operators.describe_broker, only_reads=True, lists=True),
+        }
+        self._operators = operators
 
     def _kinds(self, access: AccessHandlers) -> dict[type[m.Struct], _Kind]:
         return {
@@ -349,6 +358,13 @@ class Handlers:
         hosts = hosted.topic.config.write_partitions * (len(self._context.address) + 4)
         return INFO_BYTES + hosts + sum(map(len, hosted.topic.schemas.values()))
 
+    async def _describe_topics(
+        self, request: m.DescribeTopics, access: Access
+    ) -> m.DescribeTopicsAnswer:
+        names = await _described(self._topics.names(), access)
+        later = names[bisect_right(names, request.after) :]
+        return self._operators.describe_topics(later, access, list_groups=request.list_groups)
+
     async def _create_missing(self, names: list[str]) -> None:
         for name in names:
             try:
@@ -528,10 +544,12 @@ class Handlers:
         offsets = await self._context.queue.committed(request.group, queue_topic)
         return m.FetchCommittedAnswer(offsets=_positions(offsets))
 
-    async def _group_heartbeat(self, request: m.GroupHeartbeat) -> m.GroupHeartbeatAnswer:
+    async def _group_heartbeat(
+        self, request: m.GroupHeartbeat, access: Access
+    ) -> m.GroupHeartbeatAnswer:
         topic = await self._coordinated(request)
         partitions = topic.config.read_partitions
-        answer = self._groups.heartbeat(request, partitions, self._mono_ms())
+        answer = self._groups.heartbeat(request, partitions, self._mono_ms(), access.host)
         await self.stored_groups.save_holdings(request.group, topic)
         self._groups.check_granted(request, answer)
         self._context.check_lease()
@@ -597,6 +615,10 @@ class Handlers:
             raise UnknownGroupError(f"no group {request.group!r} for topic {request.topic!r}")
         await self.stored_groups.delete(request.group, topic)
         return m.Done()
+
+    async def _fetch_lag_history(self, request: m.FetchLagHistory) -> m.FetchLagHistoryAnswer:
+        topic = await self._coordinated(request)
+        return self._operators.history(topic.topic_id, request.group)
 
     # -- the cluster ------------------------------------------------------------------------
 

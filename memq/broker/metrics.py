@@ -143,6 +143,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.totals: dict[str, tuple[int, int]] = {}  # records and bytes published, by topic
         self._of_topics: list[Counter | Gauge | Histogram] = []
         counter, gauge = partial(self._made, Counter), partial(self._made, Gauge)
         histogram = partial(self._made, Histogram, buckets=_LATENCY_BUCKETS_S)
@@ -185,6 +186,8 @@ class Metrics:
         """Count a Batch that was published."""
         sealed = batch.sealed
         assert sealed is not None  # noqa: S101 - only sealed Batches are published
+        records, size_bytes = self.totals.get(topic, (0, 0))
+        self.totals[topic] = (records + sealed.records, size_bytes + sealed.size_bytes)
         self.batches.labels(topic).inc()
         self.records.labels(topic).inc(sealed.records)
         self.bytes_stored.labels(topic).inc(sealed.size_bytes)
@@ -205,6 +208,7 @@ class Metrics:
             samples = [sample for family in metric.collect() for sample in family.samples]
             for topic in {sample.labels["topic"] for sample in samples}.difference(topics):
                 metric.remove(topic)
+        self.totals = {topic: each for topic, each in self.totals.items() if topic in topics}
         self.lag.rows = [row for row in self.lag.rows if row.topic in topics]
 
     def render(self) -> bytes:

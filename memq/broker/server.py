@@ -30,6 +30,7 @@ from memq.broker.data_dir import DiskSpace, check_nothing_missing, lock_objects
 from memq.broker.effective import changed_options
 from memq.broker.fair_queuing import ANSWERS_SHARE, FairScheduler
 from memq.broker.fatal_errors import FatalErrors
+from memq.broker.figures import FiguresKeeper
 from memq.broker.handlers import Handlers
 from memq.broker.lag import GroupLags, LagCounter
 from memq.broker.level_file import read_level, write_level
@@ -37,6 +38,7 @@ from memq.broker.listeners import LOOK_S, Listener
 from memq.broker.membership import ClusterMembership
 from memq.broker.memory import BodyMemory
 from memq.broker.object_root import look_for_objects
+from memq.broker.operators import OperatorHandlers
 from memq.broker.own_topics import OwnTopics
 from memq.broker.retention import delete_expired, forget_expired, scan_orphans
 from memq.broker.stored_groups import restore_groups
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
     from typing import Any
 
+    from memq.broker.admin import Pages
     from memq.broker.config import BrokerConfig
     from memq.broker.hosted_topic import HostedTopic
     from memq.broker.topics import Topics
@@ -91,6 +94,7 @@ class Broker:
         queue: where notifications go; None for the embedded queue under `data_dir`.
         runtime: clocks, chance and threads.
         admin_http: whether to serve the admin HTTP.
+        pages: adds pages to it; None for none.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class Broker:
         queue: NotificationQueue | None = None,
         runtime: Runtime = SYSTEM,
         admin_http: bool = True,
+        pages: Pages | None = None,
     ) -> None:
         self.config = config
         self.control = AccessControl(config, Tokens(config.token, config.token_file), runtime)
@@ -114,6 +119,7 @@ class Broker:
         self.membership: ClusterMembership | None = None
         self._abandoned = False
         self._admin_http = admin_http
+        self._pages = pages
         self.listeners: dict[str, Listener] = {}
         self._asks = runtime.threads(ASK_THREADS, "memq-ask")
         self._background: list[asyncio.Task[None]] = []
@@ -190,22 +196,18 @@ class Broker:
         )
         store = self.membership or self._open_users()
         throttling = Throttling(self.context.metrics.throttled)
-        access = AccessHandlers(self.control, store, throttling.waited_s)
         self.backups = Backups(self.context, self.topics, self.control)
-        self.handlers = Handlers(
-            self.context,
-            self.topics,
-            self.groups,
-            lag,
-            self.membership,
-            access=access,
-            backups=self.backups,
+        self.figures = FiguresKeeper(self.context, self.topics, self.groups, lag)
+        self.handlers = self._make_handlers(
+            lag, AccessHandlers(self.control, store, throttling.waited_s)
         )
         self.connections = Connections(
             self.context, self.handlers, self.control, throttling, self.access_log
         )
         group_lags = GroupLags(self.context, self.topics, lag)
-        self.admin = AdminServer(self.context, self.topics, self.connections, group_lags)
+        self.admin = AdminServer(
+            self.context, self.topics, self.connections, group_lags, self._pages
+        )
         self.handlers.status = self.admin.describe
         await self._listen()
         if self.membership is None:
@@ -329,6 +331,24 @@ class Broker:
             await restore_groups(hosted.topic, self.groups, self.context)
         await self._look_for_objects()
 
+    def _make_handlers(self, lag: LagCounter, access: AccessHandlers) -> Handlers:
+        operators = OperatorHandlers(
+            self.config,
+            self.figures,
+            self.access_log,
+            lambda after, most: self.connections.describe(after, most),  # noqa: PLW0108 - made later
+        )
+        return Handlers(
+            self.context,
+            self.topics,
+            self.groups,
+            lag,
+            self.membership,
+            access=access,
+            backups=self.backups,
+            operators=operators,
+        )
+
     def _make_topics(self) -> Topics:
         if not self.config.zookeeper:
             catalog = self._catalog or Catalog(self._directory / "topics")
@@ -419,6 +439,7 @@ class Broker:
             self._watch_disk(),
             self._watch_tls(),
             self.backups.run(),
+            self.figures.run(),
         ]
         if self.control.issuers is not None:
             work += [issuer.run() for issuer in self.control.issuers.all]
@@ -534,6 +555,7 @@ def run(
     config: BrokerConfig,
     on_ready: Callable[[Broker], None] | None = None,
     read: Callable[[], BrokerConfig] | None = None,
+    pages: Pages | None = None,
 ) -> int:
     """Run a broker in this process until SIGTERM or SIGINT.
 
@@ -541,6 +563,7 @@ def run(
         config: of the broker.
         on_ready: called once, when the broker serves.
         read: reads the configuration again; None for one that cannot change.
+        pages: adds pages to the admin HTTP; None for none.
 
     Returns:
         Exit code: 0 when it drained whole, 1 when it did not or failed.
@@ -549,7 +572,7 @@ def run(
         MemqError: it could not start.
     """
     configure(config.log_format, config.log_level)
-    return asyncio.run(serve(Broker(config), on_ready, read))
+    return asyncio.run(serve(Broker(config, pages=pages), on_ready, read))
 
 
 async def serve(

@@ -92,10 +92,11 @@ class StoredGroups:
         """
         offsets = {position.partition: position.offset for position in request.offsets}
         async with self._storing(request.group, topic) as hosted:
-            if self._coordinator.check_commit(request, self._context.now().mono_ms):
+            now_ms = self._context.now().mono_ms
+            if self._coordinator.check_commit(request, now_ms):
                 await self._context.queue.commit(request.group, topic.queue_topic, offsets)
                 hosted.group_changes += 1
-                self._coordinator.committed(request)
+                self._coordinator.committed(request, now_ms)
 
     async def save_holdings(self, group: str, topic: Topic) -> None:
         """Store who holds what, before anybody who is told of it can work on it."""

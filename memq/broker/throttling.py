@@ -131,6 +131,7 @@ class Throttle:
 
     Attributes:
         untold_ms: how long the client has to wait, which no answer has said yet.
+        waited_s: for how long it had to wait so far.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Throttle:
         read_on: Callable[[], None],
     ) -> None:
         self.untold_ms = 0
+        self.waited_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._throttling = throttling
         self._stop_reading, self._read_on = stop_reading, read_on
@@ -266,6 +268,7 @@ class Throttle:
             self.untold_ms = max(self.untold_ms, math.ceil(shown_s * 1000))
             if now_s + shown_s > before_s:
                 self._until_s[limit] = now_s + shown_s
+                self.waited_s += now_s + shown_s - before_s
                 self._throttling.waited.labels(quota, limit).inc(now_s + shown_s - before_s)
         return owed_s
 

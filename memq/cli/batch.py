@@ -22,7 +22,7 @@ from memq.cli.command import (
     storage_options_option,
 )
 from memq.cli.output import progress_bar, show_one, show_rows, write_whole
-from memq.core.units import counted, iso_ms, iso_us
+from memq.core.units import counted, iso_us
 from memq.errors import CorruptDataError, InvalidRequestError, MemqError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from memq.core.format.index import IndexEntry
     from memq.core.format.reader import BatchReader
     from memq.core.named_values import NamedValues
-    from memq.core.notification import PublishedBatch
     from memq.core.ranges import OffsetRange
 
 
@@ -64,10 +63,12 @@ def list_(
     *, topic: str, wanted: OffsetRange | None, last: int, output: str, **brokers: Any
 ) -> None:
     """List the Batches of TOPIC by their notifications."""
+    from memq.client.batches import batch_row  # noqa: PLC0415 - loads Arrow
+
     with _open(topic, brokers) as client:
         ranges = _ranges(client, wanted)
         newest = [each._replace(start=max(each.start, each.end - last)) for each in ranges]
-        rows = [_batch_row(each) for each in client.batches(newest)]
+        rows = [batch_row(each) for each in client.batches(newest)]
     columns = ["partition", "offset", "sealed", "messages", "records", "size_bytes", "uri"]
     show_rows(rows, columns, output)
 
@@ -85,26 +86,6 @@ def _ranges(client: SyncTopicClient, wanted: OffsetRange | None) -> list[OffsetR
         return client.ranges_between(None, None)
     client.check_retained(wanted)
     return [wanted]
-
-
-def _batch_row(published: PublishedBatch) -> Row:
-    about = published.notification
-    return {
-        "partition": published.partition,
-        "offset": published.offset,
-        "batch_id": about.batch_id,
-        "write_partition": about.write_partition,
-        "broker_id": about.broker_id,
-        "sealed": iso_ms(about.sealed_ms),
-        "messages": about.messages,
-        "records": about.records,
-        "size_bytes": about.size_bytes,
-        "min_timestamp": iso_us(about.min_timestamp_us),
-        "max_timestamp": iso_us(about.max_timestamp_us),
-        "producers": len({run.producer_id for run in about.producers}),
-        "schema_id": about.schema_id,
-        "uri": about.uri,
-    }
 
 
 # -- verify ---------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from memq.cli.command import (
 )
 from memq.cli.group import lag_row
 from memq.cli.output import (
-    human_age,
-    human_size,
     notice,
     plain,
     progress_bar,
@@ -34,7 +32,7 @@ from memq.cli.output import (
     table_text,
 )
 from memq.core.options import Option
-from memq.core.units import DAY_MS, counted, iso_ms
+from memq.core.units import DAY_MS, counted, human_age, human_size, iso_ms
 from memq.errors import InvalidRequestError, MemqError, RequestTimeoutError, UnavailableError
 
 if TYPE_CHECKING:
@@ -94,17 +92,11 @@ def _row(broker: ClusterBroker, governor: str) -> Row:
         "address": broker.address,
         "zone": broker.zone,
         "role": broker.role,
-        "state": _state(broker, owned),
+        "state": broker.state,
         "write_partitions": owned,
         "traffic": f"{human_size(broker.bytes_per_s)}/s",
         "governs": "*" if broker.id == governor else None,
     }
-
-
-def _state(broker: ClusterBroker, owned: int) -> str:
-    if broker.draining:
-        return "draining" if owned or broker.coordinates else "drained"
-    return "accepting" if broker.accepting else "not accepting"
 
 
 def _notes(found: DescribeClusterAnswer) -> list[str]:

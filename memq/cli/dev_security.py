@@ -53,7 +53,7 @@ def make_certificates(data_dir: Path, host: str) -> dict[str, str]:
         check_certificate(context, cert, host, now_s + LASTS.total_seconds() / 3)
     except ConfigError:
         _make(folder, host, datetime.fromtimestamp(now_s, UTC))
-    return {"tls_cert": cert, "tls_key": key, "admin_tls": "true"}
+    return {"tls_cert": cert, "tls_key": key, "admin_tls": "true", "console_ca": ca}
 
 
 def _make(folder: Path, host: str, now: datetime) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,7 +20,7 @@ from memq.cli.command import (
 from memq.cli.output import notice, show_json, show_rows, some_of, table_text
 from memq.core.ranges import OffsetRange
 from memq.core.units import counted
-from memq.errors import CorruptDataError, InvalidRequestError, UnknownGroupError
+from memq.errors import CorruptDataError, UnknownGroupError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from memq import AdminClient
     from memq.cli.output import Row
     from memq.client.lag import GroupLag, GroupPartition, Lag
-    from memq.core.wire.messages import PartitionOffsets
+    from memq.client.resets import Target
 
 SHORT_ID = 8  # hex digits of a member's random name that a table shows; JSON has all of them
 
@@ -156,61 +156,13 @@ def reset_offsets(
         raise click.UsageError(
             "give one of --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         )
-    retained = admin.offsets(topic, to_datetime)
-    unknown = set(partitions) - {each.partition for each in retained}
-    if unknown:
-        raise InvalidRequestError(
-            f"topic {topic!r} has no partition {min(unknown)}; it has 0 to {len(retained) - 1}"
-        )
-    committed = admin.committed(name, topic)
-    rows: list[Row] = [
-        {
-            "group": name,
-            "topic": topic,
-            "partition": each.partition,
-            "current_offset": committed.get(each.partition),
-            "new_offset": new_offset(asked[0], each, committed.get(each.partition)),
-            "log_end_offset": each.end,
-        }
-        for each in retained
-        if not partitions or each.partition in partitions
-    ]
+    planned = admin.plan_reset(name, topic, asked[0], partitions, at=to_datetime)
+    rows: list[Row] = [{"group": name, "topic": topic, **each._asdict()} for each in planned]
     if execute:
-        admin.reset_offsets(name, topic, {row["partition"]: row["new_offset"] for row in rows})
+        admin.reset_offsets(name, topic, {each.partition: each.new_offset for each in planned})
     show_rows(rows, list(rows[0]), output)
     if not execute:
         notice("nothing was changed; add --execute to do it")
-
-
-Target = tuple[Literal["earliest", "latest", "datetime", "offset", "shift"], int]
-"""Where a group goes; the number is for the last two."""
-
-
-def new_offset(target: Target, offsets: PartitionOffsets, current: int | None) -> int:
-    """Return where a group goes on in a partition: the nearest offset that is retained.
-
-    Args:
-        target: where it is to go.
-        offsets: of the partition; with `at` for a time.
-        current: stored offset of the group; None when it has none.
-
-    Raises:
-        InvalidRequestError: a partition without a stored offset is to be shifted.
-    """
-    how, number = target
-    if how == "shift" and current is None:
-        raise InvalidRequestError(
-            f"partition {offsets.partition} has no stored offset to shift; "
-            "use --to-offset, --to-earliest or --to-latest"
-        )
-    wanted = {
-        "earliest": offsets.start,
-        "latest": offsets.end,
-        "datetime": offsets.at or 0,
-        "offset": number,
-        "shift": (current or 0) + number,
-    }[how]
-    return max(offsets.start, min(wanted, offsets.end))
 
 
 @group.command(

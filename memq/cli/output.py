@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 import msgspec
 
-from memq.core.units import format_duration_ms
+from memq.core.units import format_duration_ms, human_age, human_size
 from memq.errors import ConfigError
 from memq.runtime.log_format import is_json
 
@@ -29,10 +29,7 @@ Row = dict[str, Any]
 log = logging.getLogger("memq")
 
 NAMED = 8  # names in a line below a table
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
 _BYTES, _MS, _SECONDS = "_bytes", "_ms", "_seconds"
-_AGES = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-_SHORT_S = 10.0  # below it a tenth of a second says something
 
 
 def show_rows(rows: Sequence[Row], columns: Sequence[str], output: str) -> None:
@@ -152,30 +149,6 @@ def some_of(items: Iterable[object]) -> str:
     names = list(map(str, items))
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def human_size(size_bytes: float) -> str:
-    """Format a size for the eye: "512 B", "8.0 MiB"."""
-    if abs(size_bytes) < 1024:
-        return f"{size_bytes:.0f} B"
-    power = 1
-    while abs(size_bytes) >= 1024 ** (power + 1) and power < len(_UNITS):
-        power += 1
-    return f"{size_bytes / 1024**power:.1f} {_UNITS[power - 1]}"
-
-
-def human_age(seconds: float) -> str:
-    """Format a duration for the eye, in two units at most: "4.2s", "3m 20s", "2d 4h"."""
-    if seconds < _SHORT_S:
-        return f"{seconds:.1f}s" if seconds else "0s"
-    whole = round(seconds)
-    large = next(at for at, (_, size) in enumerate(_AGES) if whole >= size)
-    parts = []
-    for unit, size in _AGES[large : large + 2]:
-        count, whole = divmod(whole, size)
-        if count:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts)
 
 
 def _title(column: str) -> str:

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from memq.broker.config import ALLOCATOR, BROKER_OPTIONS, BrokerConfig, load_file
 from memq.cli.command import Command, option, output_option, table_options
+from memq.cli.console import add_pages
 from memq.cli.output import show_rows
 from memq.core.defaults import DEFAULT_BOOTSTRAP
 from memq.errors import ConfigError
@@ -133,7 +134,8 @@ def _run(
             signal.signal(number, signal.SIG_DFL)  # until the broker takes them over
     from memq.broker.server import run  # noqa: PLC0415 - loads Arrow and HTTP
 
-    return run(config, partial(_print_json if output == "json" else _print_welcome, secure), read)
+    shown = partial(_print_json if output == "json" else _print_welcome, secure)
+    return run(config, shown, read, add_pages if config.console else None)
 
 
 def _profile(broker: Broker, secure: bool) -> str:
@@ -167,6 +169,8 @@ def _print_welcome(secure: bool, broker: Broker) -> None:
         f"seq 1000000 | memq produce {FIRST_TOPIC}{here}",
         f"memq consume {FIRST_TOPIC} --from-beginning --exit-at-end{here}",
     ]
+    url = _admin(broker)
+    console = f"console {url}/console/" if broker.config.console else f"admin   {url}/status"
     asks = broker.config.token or broker.config.token_file
     token = ", with the token in MEMQ_TOKEN or after --token" if asks else ""
     click.echo(
@@ -174,7 +178,7 @@ def _print_welcome(secure: bool, broker: Broker) -> None:
   MemQ is ready.
     broker  {broker.address}
     data    {Path(broker.config.data_dir).absolute()}
-    admin   {_admin(broker)}/status
+    {console}
 
   Try next{token}:
     {f"{os.linesep}    ".join(steps)}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from memq.client.audit.reporter import report_moved
 from memq.client.cluster import Cluster
 from memq.client.lag import group_lag
+from memq.client.resets import plan_reset
 from memq.client.status import LAG_S, ClusterStatus, cluster_status
 from memq.client.sync import EventLoopThread, SyncClient, sync, sync_close
 from memq.client.topic import TopicClient
@@ -23,7 +24,7 @@ from memq.reading.start import check_start, resolve, time_ms
 from memq.runtime.system import SYSTEM, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
     from typing import Self, Unpack
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from memq.client.cluster import ClusterArguments
     from memq.client.lag import GroupLag
+    from memq.client.resets import PlannedReset, Target
     from memq.core.access.rules import Operation, ResourceType, Rule
     from memq.reading.start import Start
 
@@ -334,6 +336,41 @@ class AsyncAdminClient:
         """
         return await self._queue(topic).committed(group)
 
+    async def plan_reset(
+        self,
+        group: str,
+        topic: str,
+        target: Target,
+        partitions: Collection[int] = (),
+        *,
+        at: datetime | None = None,
+    ) -> list[PlannedReset]:
+        """Say where a group would go on; `reset_offsets` makes it do so.
+
+        Args:
+            group: the group.
+            topic: the topic.
+            target: where it is to go.
+            partitions: only these; all when none is named.
+            at: the time, for the target "datetime".
+
+        Raises:
+            InvalidRequestError: there is no such partition, or what has no offset is to be shifted.
+            UnknownTopicError: there is no such topic.
+        """
+        retained, committed = await self.offsets(topic, at), await self.committed(group, topic)
+        return plan_reset(topic, target, retained, committed, partitions)
+
+    async def lag_history(self, group: str, topic: str) -> m.FetchLagHistoryAnswer:
+        """Return how the lag of a group went in the last six hours, as far as that is kept.
+
+        Raises:
+            UnknownTopicError: there is no such topic.
+        """
+        answer: m.FetchLagHistoryAnswer
+        answer, _ = await self._queue(topic).ask(m.FetchLagHistory(topic=topic, group=group))
+        return answer
+
     async def reset_offsets(
         self, group: str, topic: str, to: Start, *, dry_run: bool = False
     ) -> dict[int, int]:
@@ -514,6 +551,11 @@ class AsyncAdminClient:
                 exc,
             )
 
+    @property
+    def cluster(self) -> Cluster:
+        """The brokers, for others that look at them with the same login."""
+        return self._cluster
+
     def _queue(self, topic: str) -> TopicClient:
         return TopicClient(self._cluster, topic)
 
@@ -544,6 +586,8 @@ class AdminClient(SyncClient[AsyncAdminClient]):
     groups = sync(AsyncAdminClient.groups)
     lag = sync(AsyncAdminClient.lag)
     committed = sync(AsyncAdminClient.committed)
+    plan_reset = sync(AsyncAdminClient.plan_reset)
+    lag_history = sync(AsyncAdminClient.lag_history)
     reset_offsets = sync(AsyncAdminClient.reset_offsets)
     delete_group = sync(AsyncAdminClient.delete_group)
     users = sync(AsyncAdminClient.users)

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, TypedDict
 from memq.client.broker_choice import BrokerChoice
 from memq.client.connection import BrokerConnection, parse_address
 from memq.client.credentials import BorrowedCredentials
-from memq.client.profile import connection_of
-from memq.client.security import Security
+from memq.client.profile import Connection, connection_of
+from memq.client.security import Security, security_values
 from memq.core.access.principals import ID_DIGITS, producer_suffix
 from memq.core.named_values import NO_VALUES
 from memq.core.wire.messages import (
@@ -91,6 +91,7 @@ class ClusterArguments(TypedDict, total=False):
     storage_options: GivenValues
     security: GivenValues
     request_timeout_s: float
+    inherit: bool
 
 
 class Cluster:
@@ -106,6 +107,8 @@ class Cluster:
         security: what TLS needs, and who logs in; see `Security`. Nothing as in `connection_of`.
         request_timeout_s: deadline of a call that is given none.
         group: of the consumer whose cluster it is; empty for none.
+        inherit: take what is not given from the environment and the profile; a program that acts
+            for others does not, and reads no objects.
         sleep: waits for seconds.
         runtime: clocks, chance and threads, for all that is built around this cluster.
 
@@ -113,6 +116,7 @@ class Cluster:
         storage_options: with which objects of its topics are read.
         throttled_ms: for how long brokers let this client wait so far, by its quotas.
         borrowed: credentials for these, where brokers hand them out.
+        principal: who this client is for the broker to which it connected last.
     """
 
     def __init__(
@@ -126,12 +130,17 @@ class Cluster:
         security: GivenValues = NO_VALUES,
         request_timeout_s: float = 30.0,
         group: str = "",
+        inherit: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         runtime: Runtime = SYSTEM,
     ) -> None:
         self.runtime = runtime
         self._sleep = sleep
-        connection = connection_of(bootstrap, token, zone, storage_options, security)
+        if inherit:
+            connection = connection_of(bootstrap, token, zone, storage_options, security)
+        else:
+            secure = security_values(security)
+            connection = Connection(bootstrap=bootstrap or "", token=token, security=secure)
         self.seeds = parse_bootstrap(connection["bootstrap"])
         self.request_timeout_s = request_timeout_s
         self.brokers: list[BrokerInfo] = []
@@ -144,7 +153,7 @@ class Cluster:
         self.storage_options = connection.get("storage_options", NO_VALUES)
         self.borrowed = BorrowedCredentials()
         self._security = Security.parse(connection.get("security", NO_VALUES))
-        self._principal = ""  # as the broker said to which it connected last
+        self.principal = ""  # as the broker said to which it connected last
         self._choice = BrokerChoice(self._zone, runtime)
         self._clock = runtime.mono_s
         self._topics: dict[str, TopicInfo] = {}
@@ -416,7 +425,7 @@ class Cluster:
 
         Brokers that know who this client is let nobody else use an id that ends as its do.
         """
-        suffix = producer_suffix(self._principal) if self._principal else ""
+        suffix = producer_suffix(self.principal) if self.principal else ""
         return self.runtime.token_hex((ID_DIGITS - len(suffix)) // 2) + suffix
 
     def _throttled(self, wait_ms: int) -> None:
@@ -433,7 +442,7 @@ class Cluster:
             connect_timeout_s=CONNECT_TIMEOUT_S,
             on_throttled=self._throttled,
         )
-        self._principal = connection.principal
+        self.principal = connection.principal
         return connection
 
 

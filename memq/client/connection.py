@@ -24,6 +24,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from memq.client.security import PLAIN
+from memq.core.version import __version__
 from memq.core.wire.connection import (
     CLIENT_MAX_BODY_BYTES,
     CLIENT_MAX_HEADER_BYTES,
@@ -122,7 +123,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._on_throttled = on_throttled
         self._fetch_at_s = 0.0  # until when quotas let this client wait
         self._loop = asyncio.get_running_loop()
-        self._wire = ClientConnection(client, token, zone, log_in=log_in, group=group)
+        self._wire = ClientConnection(
+            client, token, zone, log_in=log_in, group=group, version=__version__
+        )
         self._reader = FrameReader(
             max_header_bytes=CLIENT_MAX_HEADER_BYTES, max_body_bytes=CLIENT_MAX_BODY_BYTES
         )

@@ -38,6 +38,7 @@ class Security:
             operating system. Switches TLS on.
         cert: File with this client's certificate, in PEM.
         key: File with its private key.
+        peer: File with a broker's own certificate, in PEM, that is trusted as it is, beside `ca`.
         server_name: Name in the brokers' certificates, where it is not the one connected to.
         user: Name of the user who logs in.
         password: The user's password.
@@ -50,6 +51,7 @@ class Security:
     ca: Annotated[str, Option("text", "")] = ""
     cert: Annotated[str, Option("text", "")] = ""
     key: Annotated[str, Option("text", "")] = ""
+    peer: Annotated[str, Option("text", "")] = ""
     server_name: Annotated[str, Option("text", "")] = ""
     user: Annotated[str, Option("text", "")] = ""
     password: Annotated[str, Option("text", "")] = field(default="", repr=False)
@@ -112,7 +114,7 @@ class Security:
             return None
         from memq.runtime.tls import TlsFiles, client_context  # noqa: PLC0415 - loads OpenSSL
 
-        return client_context(TlsFiles(self.ca, self.cert, self.key))
+        return client_context(TlsFiles(self.ca, self.cert, self.key, peer=self.peer))
 
 
 def _read(option: str, path: str) -> str:
@@ -128,15 +130,15 @@ def _read(option: str, path: str) -> str:
 
 
 _NEEDS = (
-    ("cert", "ca"), ("key", "cert"), ("server_name", "ca"), ("password", "user"),
-    ("password_file", "user"), ("aws_iam", "ca"),
+    ("cert", "ca"), ("key", "cert"), ("peer", "ca"), ("server_name", "ca"),
+    ("password", "user"), ("password_file", "user"), ("aws_iam", "ca"),
 )  # fmt: skip
 
 SECURITY_OPTIONS = options_of(Security)
 
 PLAIN = Security()
 
-FILES = ("ca", "cert", "key", "password_file", "token_file")
+FILES = ("ca", "cert", "key", "peer", "password_file", "token_file")
 """What names a file."""
 
 

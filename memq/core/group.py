@@ -98,7 +98,7 @@ class GroupCoordinator:
         return f"<GroupCoordinator {len(self._groups)} groups, {members} members>"
 
     def heartbeat(
-        self, request: GroupHeartbeat, partitions: int, now_ms: int
+        self, request: GroupHeartbeat, partitions: int, now_ms: int, host: str = ""
     ) -> GroupHeartbeatAnswer:
         """Join a group or stay in it, and learn what to hold.
 
@@ -106,6 +106,7 @@ class GroupCoordinator:
             request: the heartbeat.
             partitions: read partitions of its topic.
             now_ms: the clock.
+            host: address it came from, for people.
 
         Raises:
             InvalidRequestError: a name, the session timeout or an owned partition is not valid.
@@ -126,7 +127,7 @@ class GroupCoordinator:
                     f"{MAX_GROUPS} groups with live members"
                 )
             group = _Group(partitions)
-        answer = group.heartbeat(request, now_ms)
+        answer = group.heartbeat(request, now_ms, host)
         self._groups[key] = group
         self._left_over.pop(key, None)
         return answer
@@ -243,8 +244,11 @@ class GroupCoordinator:
         last.begun = request.sequence
         return last.done < request.sequence
 
-    def committed(self, request: CommitOffsets) -> None:
+    def committed(self, request: CommitOffsets, now_ms: int) -> None:
         """Record that a commit is stored."""
+        group = self._groups.get((request.group, request.topic))
+        if group is not None and request.member_id in group.members:
+            group.members[request.member_id].committed_ms = now_ms
         last = self._commits.get(_committer(request))
         if last is not None:
             last.done = max(last.done, request.sequence)
@@ -287,7 +291,7 @@ class GroupCoordinator:
     def members(self, group: str, topic: str, now_ms: int) -> list[GroupMember]:
         """List the live members of a group, sorted, with what each holds."""
         found = self._live((group, topic), now_ms)
-        return found.describe() if found else []
+        return found.describe(now_ms) if found else []
 
     def groups(self, now_ms: int) -> dict[str, set[str]]:
         """List the groups with live members, by topic."""
@@ -327,12 +331,17 @@ class GroupCoordinator:
 
 @dataclass
 class _Member:
-    """A live member: how it shows itself, its last heartbeat's number, when its session ends."""
+    """A live member: how it shows itself, its last heartbeat's number, when its session ends, and
+    where it was heard from last, and when it was, and when it committed; -1 for not yet.
+    """
 
     client: str
     sequence: int
     session_timeout_ms: int
     deadline_ms: int
+    host: str = ""
+    heard_ms: int = -1
+    committed_ms: int = -1
 
 
 @dataclass
@@ -394,7 +403,7 @@ class _Group:
             for name, partitions in held.items()
         }
 
-    def heartbeat(self, request: GroupHeartbeat, now_ms: int) -> GroupHeartbeatAnswer:
+    def heartbeat(self, request: GroupHeartbeat, now_ms: int, host: str) -> GroupHeartbeatAnswer:
         member_id = request.member_id
         known = self.members.get(member_id)
         if known is None and len(self.members) >= MAX_MEMBERS:
@@ -402,7 +411,13 @@ class _Group:
         if known is None or request.sequence > known.sequence:
             timeout_ms = request.session_timeout_ms
             self.members[member_id] = _Member(
-                request.client, request.sequence, timeout_ms, now_ms + timeout_ms
+                request.client,
+                request.sequence,
+                timeout_ms,
+                now_ms + timeout_ms,
+                host,
+                now_ms,
+                -1 if known is None else known.committed_ms,
             )
             self._let_go(member_id, set(request.owned))
             if known is None:
@@ -444,15 +459,22 @@ class _Group:
         # A partition on its way to someone stays on that way; what is held counts first.
         self.target = assign(self.partitions, self.members, self.target | self.holders)
 
-    def describe(self) -> list[GroupMember]:
+    def describe(self, now_ms: int) -> list[GroupMember]:
         return [
             GroupMember(
                 member_id=member_id,
                 client=member.client,
                 partitions=[p for p, holder in sorted(self.holders.items()) if holder == member_id],
+                host=member.host,
+                heard_ms=_since(member.heard_ms, now_ms),
+                committed_ms=_since(member.committed_ms, now_ms),
             )
             for member_id, member in sorted(self.members.items())
         ]
+
+
+def _since(then_ms: int, now_ms: int) -> int:
+    return -1 if then_ms < 0 else max(0, now_ms - then_ms)
 
 
 def _by_partition(holdings: Mapping[str, Holding]) -> dict[int, tuple[str, int]]:

@@ -20,6 +20,9 @@ _MILLISECOND, _MICROSECOND = timedelta(milliseconds=1), timedelta(microseconds=1
 _DURATIONS_MS = {"ms": 1, "s": SECOND_MS, "m": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS}
 _SIZES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB}
 # 20 digits hold any 64-bit field; more can only be a mistake, and costs time to convert.
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+_AGES = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_SHORT_S = 10.0  # below it a tenth of a second says something
 _QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]+)")
 
 
@@ -96,6 +99,30 @@ def _plural(one: str) -> str:
     if one.endswith("y") and one[-2:-1] not in "aeiou":
         return f"{one[:-1]}ies"
     return f"{one}s"
+
+
+def human_size(size_bytes: float) -> str:
+    """Format a size for the eye: "512 B", "8.0 MiB"."""
+    if abs(size_bytes) < 1024:
+        return f"{size_bytes:.0f} B"
+    power = 1
+    while abs(size_bytes) >= 1024 ** (power + 1) and power < len(_UNITS):
+        power += 1
+    return f"{size_bytes / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def human_age(seconds: float) -> str:
+    """Format a duration for the eye, in two units at most: "4.2s", "3m 20s", "2d 4h"."""
+    if seconds < _SHORT_S:
+        return f"{seconds:.1f}s" if seconds else "0s"
+    whole = round(seconds)
+    large = next(at for at, (_, size) in enumerate(_AGES) if whole >= size)
+    parts = []
+    for unit, size in _AGES[large : large + 2]:
+        count, whole = divmod(whole, size)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts)
 
 
 def _parse(text: str, units: dict[str, int], kind: str, examples: str) -> int:

@@ -39,6 +39,7 @@ class TlsFiles(NamedTuple):
         key: PEM of its private key, not encrypted.
         crl: PEM of certificates that the CA has revoked.
         prefix: of the names of the options that have them, for errors.
+        peer: PEM of a certificate of the other side that is trusted as it is, beside those of `ca`.
     """
 
     ca: str = ""
@@ -46,6 +47,7 @@ class TlsFiles(NamedTuple):
     key: str = ""
     crl: str = ""
     prefix: str = ""
+    peer: str = ""
 
     def stamps(self) -> list[tuple[int, int, int] | None]:
         """Inode, time and size of each file: what changes when one is replaced."""
@@ -64,6 +66,9 @@ def client_context(files: TlsFiles) -> ssl.SSLContext:
         context.load_default_certs()
     else:
         _load(files, "ca", context.load_verify_locations)
+    if files.peer:
+        _load(files, "peer", context.load_verify_locations)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
 
 

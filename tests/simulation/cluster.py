@@ -119,8 +119,8 @@ class SimCluster:
             )
             write(received)
 
-        async def watched_heartbeat(request):
-            answer = await kind.serve(request)
+        async def watched_heartbeat(request, access):
+            answer = await kind.serve(request, access)
             self._promises(broker, process, "answered a heartbeat")
             return answer
 

@@ -304,6 +304,7 @@ class ClientConnection:
         zone: where the client runs; empty when it is not said.
         log_in: it wants to log in.
         group: of the consumer; empty for none.
+        version: of this library.
     """
 
     def __init__(
@@ -314,6 +315,7 @@ class ClientConnection:
         *,
         log_in: bool = False,
         group: str = "",
+        version: str = "",
     ) -> None:
         self._handshake = Handshake(
             versions=[PROTOCOL_VERSION],
@@ -322,6 +324,7 @@ class ClientConnection:
             zone=zone,
             log_in=log_in,
             group=group,
+            version=version,
         )
         self._max_header_bytes = 0
         self._max_body_bytes = 0

@@ -62,6 +62,7 @@ class Handshake(Struct):
         zone: where the client runs; empty if unknown. The broker counts cross-zone traffic.
         log_in: the client wants to authenticate, whatever else it shows.
         group: of the consumer; empty for none. What it does counts for the quota of the group.
+        version: of the client's library; empty if unknown. It is only shown.
     """
 
     versions: list[int]
@@ -70,6 +71,7 @@ class Handshake(Struct):
     zone: str = ""
     log_in: bool = False
     group: str = ""
+    version: str = ""
 
 
 class HandshakeAnswer(AnswerStruct, kw_only=True):
@@ -625,11 +627,20 @@ class ListGroups(Struct):
 
 
 class GroupMember(Struct):
-    """A member and the partitions it reads."""
+    """A member and the partitions it reads.
+
+    Attributes:
+        host: address of its last heartbeat; empty if unknown.
+        heard_ms: how long ago that was; -1 if unknown.
+        committed_ms: how long ago it has committed; -1 if it has not.
+    """
 
     member_id: str
     client: str
     partitions: list[int]
+    host: str = ""
+    heard_ms: int = -1
+    committed_ms: int = -1
 
 
 class GroupInfo(Struct):
@@ -750,6 +761,13 @@ class ClusterBroker(Struct):
     bytes_per_s: float = 0.0
     write_partitions: dict[str, list[int]] = {}
     coordinates: int = 0
+
+    @property
+    def state(self) -> str:
+        """Whether it is given write partitions, or gives them away, in a word or two."""
+        if self.draining:
+            return "draining" if self.write_partitions or self.coordinates else "drained"
+        return "accepting" if self.accepting else "not accepting"
 
 
 class MovingPartition(Struct):
@@ -927,6 +945,179 @@ class AlterQuota(Struct):
     limits: Annotated[dict[str, int | None], _Listed]
 
 
+# -- what operators look at -------------------------------------------------------------------
+
+
+class DescribeTopics(Struct):
+    """Tell the figures that this broker keeps of each topic; ask each broker.
+
+    Attributes:
+        after: only topics whose name sorts after this.
+        list_groups: also of each group.
+    """
+
+    after: str = ""
+    list_groups: bool = False
+
+
+class GroupFigures(Struct):
+    """How far a group is, as of the last seconds; nil is unknown.
+
+    Attributes:
+        members: live ones.
+        lag_records: LogMessages to read.
+        lag_s: age of the oldest of them, in seconds.
+        records_out_s: LogMessages that it committed, per second.
+    """
+
+    group: str
+    topic: str
+    members: int = 0
+    lag_records: int | None = None
+    lag_s: float | None = None
+    records_out_s: float | None = None
+
+
+class TopicFigures(Struct):
+    """What one broker knows of a topic, as of the last seconds; nil is unknown.
+
+    The first two count what its own write partitions published; the rest is told by the broker that
+    coordinates the topic's groups.
+
+    Attributes:
+        records_in_s: LogMessages published, per second.
+        bytes_in_s: bytes of their Batches, per second.
+        coordinated: this broker coordinates its groups.
+        records: LogMessages retained.
+        size_bytes: bytes of their objects.
+        groups: how many groups read it, of those that the client may describe.
+        records_out_s: LogMessages that these groups committed, per second.
+        worst_group: that of them with the most LogMessages to read; empty if there is none.
+        lag_records: how many these are.
+        lag_s: age of the oldest of them, in seconds.
+        of_groups: if asked for, the 1,000 groups with the most to read.
+    """
+
+    topic: str
+    records_in_s: float | None = None
+    bytes_in_s: float | None = None
+    coordinated: bool = False
+    records: int | None = None
+    size_bytes: int | None = None
+    groups: int | None = None
+    records_out_s: float | None = None
+    worst_group: str = ""
+    lag_records: int | None = None
+    lag_s: float | None = None
+    of_groups: list[GroupFigures] = []
+
+
+class DescribeTopicsAnswer(AnswerStruct, kw_only=True):
+    """The topics, sorted by name.
+
+    Attributes:
+        more: there are further topics; ask with `after`.
+    """
+
+    topics: list[TopicFigures]
+    more: bool = False
+
+
+class FetchLagHistory(TopicRequest, kw_only=True):
+    """Get how the lag of a group went lately, from the broker that coordinates it."""
+
+    group: str
+
+
+class FetchLagHistoryAnswer(AnswerStruct, kw_only=True):
+    """One item a look, the oldest first; up to six hours, and since this broker coordinates it.
+
+    Attributes:
+        times_s: when it was looked, seconds since 1970 UTC.
+        records: LogMessages to read; -1 where that was not known.
+        ages_ms: age of the oldest of them.
+        kept: the broker keeps the history of this group; it does so for a limited number.
+    """
+
+    times_s: list[int]
+    records: list[int]
+    ages_ms: list[int]
+    kept: bool
+
+
+class ListConnections(Struct):
+    """List the clients that are connected to this broker, in the order in which they came.
+
+    Attributes:
+        after: only those with a greater number.
+    """
+
+    after: int = 0
+
+
+class ConnectionInfo(Struct):
+    """A client that is connected.
+
+    Attributes:
+        number: counts the connections of the broker.
+        broker: its id.
+        principal: who it is; empty before it has said so.
+        address: its host and port.
+        client: how it names itself.
+        version: of its library, as it says.
+        connected_ms: since when.
+        throttled_ms: for how long it had to wait, by quotas.
+    """
+
+    number: int
+    broker: str
+    principal: str
+    address: str
+    client: str
+    version: str
+    connected_ms: int
+    bytes_in: int
+    bytes_out: int
+    throttled_ms: int
+
+
+class ListConnectionsAnswer(AnswerStruct, kw_only=True):
+    """The clients.
+
+    Attributes:
+        more: there are further ones; ask with `after`.
+    """
+
+    connections: list[ConnectionInfo]
+    more: bool = False
+
+
+class DescribeBroker(Struct):
+    """Tell how this broker is configured, and the newest lines of its access log.
+
+    Attributes:
+        lines: how many of these; 0 for none.
+    """
+
+    lines: int = 0
+
+
+class DescribeBrokerAnswer(AnswerStruct, kw_only=True):
+    """The broker.
+
+    Attributes:
+        options: its effective options by name, as people write them; secrets are `***`.
+        changed: names of those that are not the default.
+        logs_access: it has an access log.
+        lines: of that, as JSON, the newest first; as many as it still has in memory.
+    """
+
+    options: dict[str, str]
+    changed: list[str]
+    logs_access: bool
+    lines: list[str]
+
+
 class Need(NamedTuple):
     """What a client must be allowed to do for a request.
 
@@ -1017,6 +1208,14 @@ REQUESTS: dict[int, RequestType] = {
     55: RequestType(CheckAccess, CheckAccessAnswer, (_DESCRIBE_CLUSTER,)),
     56: RequestType(ListQuotas, ListQuotasAnswer, (_DESCRIBE_CLUSTER,)),
     57: RequestType(AlterQuota, Done, (_ALTER_CLUSTER,)),
+    60: RequestType(DescribeTopics, DescribeTopicsAnswer, (Need("describe", "topic", each=True),)),
+    61: RequestType(
+        FetchLagHistory,
+        FetchLagHistoryAnswer,
+        (Need("describe", "group", "group"), _DESCRIBE_TOPIC),
+    ),
+    62: RequestType(ListConnections, ListConnectionsAnswer, (_DESCRIBE_CLUSTER,)),
+    63: RequestType(DescribeBroker, DescribeBrokerAnswer, (_DESCRIBE_CLUSTER,)),
     70: RequestType(FinalizeUpgrade, Done, (_ALTER_CLUSTER,)),
     80: RequestType(TrimTopic, TrimTopicAnswer, (Need("delete", "topic", "topic"),)),
 }

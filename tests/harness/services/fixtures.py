@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from tests.harness.services.browser import Browser
 from tests.harness.services.errors import ServiceUnavailableError
 from tests.harness.services.jars import Jars
 from tests.harness.services.kafka import Kafka
@@ -51,6 +52,13 @@ def kafka_server(service_jars: Jars, tmp_path_factory: pytest.TempPathFactory) -
     """A Kafka for all tests; each makes topics of its own."""
     with Kafka(tmp_path_factory.mktemp("kafka"), jars=service_jars) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """A browser for the tests of a module."""
+    with Browser() as started:
+        yield started
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -47,7 +47,9 @@ async def test_groups(tmp_path):
             (group,) = await admin.groups("t")
             assert (group.group, group.topic, group.offsets) == ("g", "t", [PartitionOffset(0, 3)])
             assert [(m.client, m.partitions) for m in group.members] == [("me", [0])]
-            assert await admin.groups() == [group]
+            assert [(each.group, each.offsets) for each in await admin.groups()] == [
+                ("g", group.offsets)
+            ]
             with pytest.raises(InvalidRequestError, match="1 live member"):
                 await admin.reset_offsets("g", "t", "earliest")
             with pytest.raises(InvalidRequestError, match="1 live member"):

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memq.cli.group import lag_row, new_offset, notes
+from memq.cli.group import lag_row, notes
 from memq.client.lag import GroupLag, GroupPartition, Lag
+from memq.client.resets import new_offset
 from memq.core.wire.messages import GroupMember, PartitionOffsets
 from memq.errors import InvalidRequestError
 

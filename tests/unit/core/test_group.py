@@ -143,12 +143,12 @@ def test_commits_of_one_consumer_keep_their_order(who):
 
     assert coordinator.check_commit(numbered(1), 0)
     assert coordinator.check_commit(numbered(1), 0), "the first attempt is not known to be stored"
-    coordinator.committed(numbered(1))
+    coordinator.committed(numbered(1), 0)
     assert not coordinator.check_commit(numbered(1), 0)
     assert coordinator.check_commit(numbered(2), 0)
     with pytest.raises(InvalidRequestError, match="commit 1 of group 'g' came after commit 2"):
         coordinator.check_commit(numbered(1), 0)
-    coordinator.committed(numbered(1))
+    coordinator.committed(numbered(1), 0)
     assert coordinator.check_commit(numbered(2), 0)
     assert coordinator.check_commit(numbered(0), 0), "who does not count is not counted"
 
@@ -444,7 +444,7 @@ class World:
         for partition, offset in ((p.partition, p.offset) for p in request.offsets):
             assert offset >= self.committed[partition]
             self.committed[partition] = offset
-        self.coordinator.committed(request)
+        self.coordinator.committed(request, self.now_ms)
 
     def leave(self, member):
         """A member stops and says so; what it sent before is through or lost."""

@@ -43,6 +43,7 @@ ALLOWED = {
     "memq.zookeeper": MACHINE,
     "memq.reading": ("memq.storage", *MACHINE),  # is given the calls to brokers that it makes
     "memq.client": READING,
+    "memq.console": CLIENT,  # a client of the cluster, wherever it is served
     "memq.tables": CLIENT,
     "memq.broker": (*ADAPTERS, *MACHINE),
     "memq.testing": ("memq.broker", *CLIENT),
