@@ -25,6 +25,7 @@ from memq.errors import (
     DataLossError,
     MemqError,
     ObjectNotFoundError,
+    StorageError,
     UnavailableError,
     UnknownTopicError,
 )
@@ -44,6 +45,7 @@ log = logging.getLogger(__name__)
 FLUSH_BYTES = 8 << 20  # of payloads, after which an object is written: 16,000 notifications
 PUT_S = 30.0  # for an object
 CLOSE_S = 5.0  # for the last backup; a stop that is killed has lost no more than an interval
+LOOK_S = 5.0  # for a look for backups at a start; a storage that is away does not keep it up
 KEPT = 3  # states, and catalogs, of each broker; the last one counts
 CHANCE_BYTES = 4  # of a key: no two lives of a broker write one twice
 
@@ -317,11 +319,17 @@ async def check_not_lost(context: BrokerContext, where: str) -> None:
 
     Raises:
         DataLossError: the storage has a backup of topics.
-        CorruptDataError, StorageError: nobody knows.
+        CorruptDataError: there is one, and it is damaged.
     """
     cluster = context.config.cluster_id
     look = partial(latest_catalog, context.storage, cluster)
-    catalog = await asyncio.get_running_loop().run_in_executor(context.reads, look)
+    try:
+        async with asyncio.timeout(LOOK_S):
+            catalog = await asyncio.get_running_loop().run_in_executor(context.reads, look)
+    except (StorageError, TimeoutError) as exc:
+        # Should there be a backup, it stays: it is looked at again before the first is written.
+        log.warning("nobody knows whether %s has a backup: %r", context.root.uri, exc)
+        return
     if catalog is not None and catalog.topics:
         raise DataLossError(
             f"{where} has no topic, and {context.root.uri} has a backup of "
