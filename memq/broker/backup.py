@@ -20,6 +20,7 @@ from memq.core import backup
 from memq.core.backup import BackedUp, CatalogBackup, Span, StateBackup
 from memq.core.units import DAY_MS, counted
 from memq.errors import (
+    ClosedError,
     ConfigError,
     CorruptDataError,
     DataLossError,
@@ -31,7 +32,7 @@ from memq.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from memq.broker.access_control import AccessControl
     from memq.broker.context import BrokerContext
@@ -67,17 +68,16 @@ class Backups:
         self._control = control
         self._cluster, self._broker = context.config.cluster_id, context.config.broker_id
         self._known: dict[str, BackedUp] = {}  # by topic of the queue, as are the next
-        self._reach: dict[str, list[int]] = {}
-        self._changes: dict[str, int] = {}  # of groups: how many are backed up
+        self._changes: dict[str, tuple[int, int]] = {}  # of groups and retention, backed up
+        self._fresh_s: dict[str, float] = {}  # when the last backup of it began
         self._said: dict[str, object] = {}  # the last state and catalog, by their prefix
         self._kept: dict[str, deque[str]] = {}  # their keys, oldest first
         self._next_tidy_ms = 0
         self._last: list[HostedTopic] = []  # when the broker stops
         self._lock = asyncio.Lock()
-        self._began_s = -1.0  # the last backup that ended well
 
     def __repr__(self) -> str:
-        return f"<Backups [{len(self._reach)} topics]>"
+        return f"<Backups [{len(self._known)} topics]>"
 
     async def run(self) -> None:
         """Back up for as long as the broker runs."""
@@ -110,22 +110,23 @@ class Backups:
         """
         asked_s = self._context.runtime.mono_s()
         async with self._lock:
-            if self._began_s < asked_s:  # else somebody before this one has waited for it
-                await self._write()
-        if queue_topic not in self._reach:
+            if self._fresh_s.get(queue_topic, -1.0) < asked_s:  # else others have waited for it
+                await self._write(queue_topic)
+        if queue_topic not in self._known:
             raise UnavailableError(f"{queue_topic} was not backed up here; ask again")
-        return self._reach[queue_topic]
+        return [span.end for span in self._known[queue_topic].spans]
 
     async def write(self) -> None:
         """Back up what has changed.
 
         Raises:
-            MemqError: the storage or the queue failed; the next backup has all that is missing.
+            MemqError: the storage failed; the next backup has all that is missing.
         """
         async with self._lock:
             await self._write()
 
-    async def _write(self) -> None:
+    async def _write(self, asked: str = "") -> None:
+        """Back up what has changed; of the topic that was asked for, all that was published."""
         if not self._context.leased():
             return
         began_s = self._context.runtime.mono_s()
@@ -135,26 +136,56 @@ class Backups:
         if not names <= self._known.keys():
             await self._learn()
         for name in self._known.keys() - names:  # others back it up, until it comes back
-            del self._known[name]
-            self._changes.pop(name, None)
+            for of_topics in (self._known, self._changes, self._fresh_s):
+                of_topics.pop(name, None)
         writer = _Writer(self._put_notifications)
+        changes = {
+            each.topic.queue_topic: (each.group_changes, each.expired_before_ms)
+            for each in coordinated
+        }
+        found = await self._back_up_changed(coordinated, asked, writer)
+        await writer.flush()
+        owned = {
+            each.topic.queue_topic for each in coordinated if each.coordinated or each in self._last
+        }
+        known = {name: each for name, each in (self._known | found).items() if name in owned}
+        if known or self._said:
+            await self._write_state(known)
+        self._known = known  # only now: what is not written is backed up again
+        self._changes |= {name: changes[name] for name in found}
+        self._fresh_s |= dict.fromkeys(found, began_s)
+        await self._tidy()
+
+    async def _back_up_changed(
+        self, coordinated: Sequence[HostedTopic], asked: str, writer: _Writer
+    ) -> dict[str, BackedUp]:
+        """Back up what is new of these topics; one that cannot be read keeps no other back."""
+        found: dict[str, BackedUp] = {}
         for hosted in coordinated:
             name = hosted.topic.queue_topic
             try:
-                self._known[name] = await self._back_up(hosted, writer)
+                if name == asked or await self._has_changed(hosted):
+                    found[name] = await self._back_up(hosted, writer)
             except UnknownTopicError:  # it was deleted meanwhile
                 self._known.pop(name, None)
-            except CorruptDataError as exc:
-                self._context.warn("backup", f"{name} is backed up as far as it is whole: {exc}")
-        await writer.flush()
-        owned = [each for each in coordinated if each.coordinated or each in self._last]
-        names = {each.topic.queue_topic for each in owned}
-        known = {name: self._known[name] for name in names if name in self._known}
-        if known or self._said:
-            await self._write_state(known)
-        self._reach = {name: [span.end for span in each.spans] for name, each in known.items()}
-        self._began_s = began_s
-        await self._tidy()
+            except (StorageError, ClosedError):  # of all topics
+                raise
+            except MemqError as exc:
+                self._context.warn("backup", f"{name} is not backed up, retrying: {exc}")
+        return found
+
+    async def _has_changed(self, hosted: HostedTopic) -> bool:
+        """Return whether something is to be backed up of a topic, as far as is known here.
+
+        It asks nobody, unlike the ends of a topic: of many topics most are idle.
+        """
+        name = hosted.topic.queue_topic
+        if name not in self._known or self._last:
+            return True
+        if self._changes.get(name) != (hosted.group_changes, hosted.expired_before_ms):
+            return True
+        ends = {number: span.end for number, span in enumerate(self._known[name].spans)}
+        return await self._context.queue.wait(name, ends, 0.0)
 
     async def _back_up(self, hosted: HostedTopic, writer: _Writer) -> BackedUp:
         """Back up what is new of a topic; returns where it is then.
@@ -163,8 +194,7 @@ class Backups:
         """
         name, queue = hosted.topic.queue_topic, self._context.queue
         before = self._known.get(name)
-        changes = hosted.group_changes
-        if before is None or self._changes.get(name) != changes:
+        if before is None or self._changes.get(name, (-1, 0))[0] != hosted.group_changes:
             groups = {each: await queue.committed(each, name) for each in await queue.groups(name)}
         else:
             groups = before.groups
@@ -177,7 +207,6 @@ class Backups:
             async for entry in self._context.entries(name, partition, at, end):
                 await writer.add(name, partition, entry)
             spans.append(Span(start, end))
-        self._changes[name] = changes
         return BackedUp(spans, groups)
 
     async def _learn(self) -> None:
@@ -205,8 +234,15 @@ class Backups:
             self._context.warn("backup", f"topics are not backed up: {exc}")
             return
         access, level = self._control.document, self._context.level
-        now_ms = self._context.now().mono_ms
-        catalog = CatalogBackup(running_ms=now_ms, level=level, topics=topics, access=access)
+        now = self._context.now()
+        catalog = CatalogBackup(
+            broker_id=self._broker,
+            running_ms=now.mono_ms,
+            wall_ms=now.wall_ms,
+            level=level,
+            topics=topics,
+            access=access,
+        )
         folder, data = backup.catalogs_folder(self._cluster), backup.encode_json(catalog)
         if folder not in self._said:
             await self._check_ours({topic.topic_id for topic in topics})
@@ -360,23 +396,25 @@ def read_states(storage: StorageHandler, folder: str) -> list[StateBackup]:
 
 
 def latest_catalog(storage: StorageHandler, cluster_id: str) -> CatalogBackup | None:
-    """Read the latest catalog that is whole; None where there is none.
+    """Read the latest catalog that is whole; None where there is none. It blocks.
+
+    A broker may write one before it has heard of a topic that was made just now. So topics of other
+    catalogs are added that are hardly older than the latest one.
 
     Raises:
         CorruptDataError: there are some, and all are damaged.
         StorageError: the storage failed.
     """
-    keys = sorted(
-        (each.key for each in storage.list(backup.catalogs_folder(cluster_id))), reverse=True
-    )
+    found: list[CatalogBackup] = []
     error: CorruptDataError | None = None
-    for key in keys:
+    folder = backup.catalogs_folder(cluster_id)
+    for key in sorted((each.key for each in storage.list(folder)), reverse=True):
         try:
-            return backup.decode_catalog(key, memoryview(storage.get(key)))
+            found.append(backup.decode_catalog(key, memoryview(storage.get(key))))
         except CorruptDataError as exc:
             error = error or exc
         except ObjectNotFoundError:
             continue  # replaced while it was looked for
-    if error is not None:
+    if not found and error is not None:
         raise error
-    return None
+    return backup.merged_catalog(found) if found else None

@@ -16,7 +16,8 @@ Rule 1. The owner of a topic's groups backs the topic up. Its state is written a
 Rule 2. Group offsets are read before the ends, so none is past what is backed up with it.
 Rule 3. An object may repeat what another has, as after a take-over. Of two that say something else
     of one offset, as where Kafka has lost its end, the later one holds.
-Rule 4. A topic is there if the latest catalog has it. Of its states, the latest one holds.
+Rule 4. A topic is there if the latest catalog has it, or its writer may not have heard of it yet
+    (`merged_catalog`). Of its states, the latest one holds.
 
 What was published after the last backup is in no backup, and its Batches are still in the bucket.
 `memq.broker.restore` says what becomes of these.
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FOLDER = "backup"
-MAX_OBJECT_BYTES = 64 << 20
-"""Of an object: what a reader takes at once. The writer begins another one far earlier."""
+UNHEARD_MS = 60_000
+"""A broker has heard of a topic after so long, or it writes no backups: its session is over."""
 
 _MAGIC = b"MQBACKUP"
 _TAIL = 4 + len(_MAGIC)
@@ -101,14 +102,18 @@ class CatalogBackup(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: of this format.
-        running_ms: when it was written, in running time.
+        broker_id: who wrote it.
+        running_ms: when, in running time.
+        wall_ms: when it was.
         level: the active feature level.
         topics: all of them.
         access: users, rules and quotas.
     """
 
     version: int = VERSION
+    broker_id: str
     running_ms: int
+    wall_ms: int
     level: int
     topics: list[Topic]
     access: AccessDocument
@@ -251,6 +256,21 @@ def newest_states(states: Iterable[StateBackup]) -> dict[str, BackedUp]:
         for topic, spans in state.spans.items():
             found[topic] = BackedUp(spans, state.groups.get(topic, {}))
     return found
+
+
+def merged_catalog(newest_first: Sequence[CatalogBackup]) -> CatalogBackup:
+    """Return the newest catalog, with topics that its writer had not heard of yet.
+
+    Those are of the newest catalogs of others.
+    """
+    newest = newest_first[0]
+    topics = {topic.name: topic for topic in newest.topics}
+    of_brokers = {each.broker_id: each for each in reversed(newest_first)}
+    for catalog in of_brokers.values():
+        for topic in catalog.topics:
+            if topic.created_ms > newest.wall_ms - UNHEARD_MS:
+                topics.setdefault(topic.name, topic)
+    return msgspec.structs.replace(newest, topics=[topics[name] for name in sorted(topics)])
 
 
 def reach(states: Iterable[StateBackup]) -> dict[str, list[int]]:

@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from memq.broker.backup import latest_catalog
 from memq.broker.config import BrokerConfig
 from memq.broker.restore_run import restore_cluster
 from memq.broker.server import Broker
@@ -248,6 +249,7 @@ async def test_retention_goes_on_where_it_was(tmp_path):
         await b.backups.write()
         name = b.topics.get("t").topic.queue_topic
         await b.context.queue.truncate(name, 0, 2)
+        b.topics.get("t").expired_before_ms = 1
         await b.backups.write()
         before, bounds = await published(b), await b.context.queue.offsets(name, 0)
     lose(tmp_path)
@@ -339,6 +341,80 @@ async def test_a_restore_that_is_cut_off_is_done_again(tmp_path, monkeypatch, st
     await restored(tmp_path)
     async with running(tmp_path) as b:
         assert await published(b) == before
+
+
+@pytest.mark.parametrize("kind", ["notifications", "state", "catalog"])
+async def test_a_backup_that_failed_lacks_nothing_later(tmp_path, kind):
+    """Whatever of it was not written: the next one has that, though nothing has changed since."""
+    async with running(tmp_path, dies=True) as b, client(b) as c:
+        await c.create(**TOPIC)
+        await write(c, 0, 1)
+        await commit(c, p0=1)
+        put = b.context.storage.put
+
+        def refused(key, *args, **options):
+            if f"backup/memq/{kind}/" in key:
+                raise StorageError("away")
+            put(key, *args, **options)
+
+        b.context.storage.put = refused
+        with pytest.raises(StorageError, match="away"):
+            await b.backups.write()
+        b.context.storage.put = put
+        await b.backups.write()
+        before = await published(b)
+    lose(tmp_path)
+    outcome = (await restored(tmp_path))["t"]
+    assert (outcome.exact, outcome.later, outcome.groups) == (2, 0, ["g"])
+    async with running(tmp_path) as b:
+        assert await published(b) == before
+
+
+async def test_one_topic_that_cannot_be_read_keeps_no_other_back(tmp_path):
+    """It is backed up once it can be; the others are meanwhile."""
+    async with running(tmp_path, dies=True) as b, client(b) as c:
+        await c.create(**TOPIC)
+        await c.create("u", **TOPIC)
+        await write(c, 0, 1)
+        await write(c, 0, 1, topic="u")
+        name = b.topics.get("t").topic.queue_topic
+        with failing(
+            b.context.queue, "offsets", QueueError("away"), lambda topic, _: topic == name
+        ):
+            await b.backups.write()
+        before = await published(b), await published(b, "u")
+    lose(tmp_path)
+    outcomes = await restored(tmp_path)
+    assert (outcomes["t"].later, outcomes["u"].exact) == (2, 2)
+    async with running(tmp_path) as b:
+        assert sorted((await published(b)).values()) == sorted(before[0].values())
+        assert await published(b, "u") == before[1]
+
+
+async def test_a_topic_that_a_writer_has_not_heard_of_is_there(tmp_path):
+    """Another broker's catalog is later and lacks a topic that was made just before it."""
+    async with running(tmp_path, dies=True) as b, client(b) as c:
+        await c.create(**TOPIC)
+        await write(c, 0)
+        await b.backups.write()
+        folder = backup.catalogs_folder("memq")
+        storage = LocalStorage(tmp_path / "objects")
+        newest = max(each.key for each in storage.list(folder))
+        catalog = backup.decode_catalog(newest, memoryview(storage.get(newest)))
+        for late_ms, there in [(50_000, True), (70_000, False)]:
+            kept = [each for each in catalog.topics if each.name != "t"]
+            late = msgspec.structs.replace(
+                catalog,
+                broker_id="other",
+                topics=kept,
+                wall_ms=catalog.wall_ms + late_ms,
+                running_ms=1 << 40,
+            )
+            name = f"{folder}{1 << 40:012x}-other-{late_ms}"
+            storage.put(name, [backup.encode_json(late)], timeout_s=9)
+            found = latest_catalog(storage, "memq")
+            assert ("t" in [each.name for each in found.topics]) == there
+            storage.delete(name)
 
 
 async def test_nothing_begins_anew_over_a_backup(tmp_path):
