@@ -171,7 +171,7 @@ async def test_a_stop_in_its_order(tmp_path) -> None:
         await until(lambda: c.connection.closed)
     assert steps[-3:] == ["times", "queue", "storage"]
     assert all(each.done() for each in background)
-    assert len(background) == 5
+    assert len(background) == 7
     assert len(b.connections) == 0
     assert refuses(f"127.0.0.1:{b.admin_port}")
     assert len(list(threads)) == 3
