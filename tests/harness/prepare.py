@@ -1,4 +1,4 @@
-"""Get what the tests of a new checkout would wait for: jars of services, and Spark's archive.
+"""Get what tests of a new checkout would wait for: jars, programs, Spark's archive.
 
 `make test` runs it beside the first tests, which need neither. Whoever needs something before it is
 there waits for its lock, or does without the archive; what cannot be had is said by the tests that
@@ -7,8 +7,10 @@ need it, so here a line is enough.
 
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from tests.harness import spark_classes
+from tests.harness.services import browser, prometheus
 from tests.harness.services.errors import ServiceError
 from tests.harness.services.jars import ARTIFACTS, Jars
 
@@ -23,6 +25,15 @@ def fetch_jars() -> None:
             sys.stderr.write(f"tests: {exc}\n")
 
 
+def fetch_programs() -> None:
+    """Fetch Debian's packages, one after the other."""
+    for get in (browser.get, partial(prometheus.program, "prometheus")):
+        try:
+            get()
+        except ServiceError as exc:
+            sys.stderr.write(f"tests: {exc}\n")
+
+
 def main() -> None:
     """Get all of it.
 
@@ -31,7 +42,9 @@ def main() -> None:
         subprocess.TimeoutExpired: it takes too long.
     """
     with ThreadPoolExecutor() as threads:
-        for work in [threads.submit(fetch_jars), threads.submit(spark_classes.make)]:
+        for work in [
+            threads.submit(each) for each in (fetch_jars, fetch_programs, spark_classes.make)
+        ]:
             work.result()
 
 

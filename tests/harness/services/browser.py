@@ -5,19 +5,17 @@ Debian's packages are installed when they are missing, where that is allowed.
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
 from typing import TYPE_CHECKING, Any
 
+from tests.harness.services.debian import install, one_at_a_time
 from tests.harness.services.errors import ServiceUnavailableError
 
 if TYPE_CHECKING:
     from typing import Self
 
 PACKAGES = ("chromium", "chromium-driver")
-INSTALL_S = 300
 PAGE_S = 30
 OPTIONS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -37,7 +35,7 @@ class Browser:
     """
 
     def __init__(self) -> None:
-        _install()
+        get()
         try:
             from selenium import webdriver
             from selenium.webdriver.chrome.service import Service
@@ -72,17 +70,12 @@ class Browser:
         return [each["message"] for each in self.driver.get_log("browser")]
 
 
-def _install() -> None:
-    if shutil.which("chromium") and shutil.which("chromedriver"):
-        return
-    if os.geteuid() or not shutil.which("apt-get"):
-        raise ServiceUnavailableError("Chromium", f"install {' and '.join(PACKAGES)}")
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    for command in (("update",), ("install", "-y", "--no-install-recommends", *PACKAGES)):
-        try:
-            subprocess.run(  # type: ignore[call-overload]  # the same for both
-                ["apt-get", "-qq", *command], check=True, timeout=INSTALL_S, **quiet
-            )
-        except subprocess.SubprocessError as exc:
-            why = str(getattr(exc, "stderr", "") or exc)
-            raise ServiceUnavailableError("Chromium", why.strip()) from exc
+def get() -> None:
+    """Install it where it is missing.
+
+    Raises:
+        ServiceUnavailableError: that is not allowed, or failed.
+    """
+    with one_at_a_time():
+        if not (shutil.which("chromium") and shutil.which("chromedriver")):
+            install(*PACKAGES)

@@ -4,22 +4,22 @@ One that is installed is used. Otherwise the package is fetched by `apt-get down
 into `.services` at the root of the repository, which needs no rights.
 """
 
-import fcntl
 import json
 import platform
 import shutil
 import subprocess
 import tempfile
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from tests.harness.ports import free_ports
+from tests.harness.services.debian import one_at_a_time, run
 from tests.harness.services.errors import ServiceError, ServiceUnavailableError
 from tests.harness.services.jars import DIES_WITH_PARENT, FOLDER
 
-FETCH_TIMEOUT_S = 120.0
+DOWNLOAD = ("apt-get", "download", "prometheus")
 
 
 def program(name: str) -> str:
@@ -31,9 +31,7 @@ def program(name: str) -> str:
     if found := shutil.which(name):
         return found
     folder = FOLDER / f"prometheus-{platform.machine()}"
-    FOLDER.mkdir(exist_ok=True)
-    with (FOLDER / "prometheus.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with one_at_a_time():
         if not folder.exists():
             _fetch(folder)
     return str(folder / "usr" / "bin" / name)
@@ -42,19 +40,13 @@ def program(name: str) -> str:
 def _fetch(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=FOLDER) as part:
         try:
-            _run(["apt-get", "download", "prometheus"], part)
-            (package,) = Path(part).glob("prometheus_*.deb")
-            _run(["dpkg-deb", "-x", str(package), "unpacked"], part)
-        except (OSError, subprocess.SubprocessError, ValueError) as exc:
-            said = getattr(exc, "stderr", None) or str(exc)
-            raise ServiceUnavailableError("prometheus", str(said).strip()) from exc
+            run("prometheus", DOWNLOAD, part)
+        except ServiceUnavailableError:  # the lists of packages may be missing
+            run("prometheus", ["apt-get", "-qq", "update"])
+            run("prometheus", DOWNLOAD, part)
+        (package,) = Path(part).glob("prometheus_*.deb")
+        run("prometheus", ["dpkg-deb", "-x", str(package), "unpacked"], part)
         (Path(part) / "unpacked").rename(folder)
-
-
-def _run(command: Sequence[str], folder: str) -> None:
-    subprocess.run(
-        command, cwd=folder, check=True, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S
-    )
 
 
 class Prometheus:
