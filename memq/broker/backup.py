@@ -171,6 +171,10 @@ class Backups:
             except (StorageError, ClosedError):  # of all topics
                 raise
             except MemqError as exc:
+                if isinstance(exc, DataLossError) and name in self._known:  # what comes now is new
+                    known = self._known[name]
+                    ends_lost = [span._replace(end=0) for span in known.spans]
+                    self._known[name] = known._replace(spans=ends_lost)
                 self._context.warn("backup", f"{name} is not backed up, retrying: {exc}")
         return found
 

@@ -14,6 +14,7 @@ from memq.broker.restore_run import restore_cluster
 from memq.broker.server import Broker
 from memq.core import backup
 from memq.core.access.rules import Rule
+from memq.core.backup import Span
 from memq.core.format.schema import serialize_schema
 from memq.core.notification import decode_notification
 from memq.core.wire import messages as m
@@ -26,7 +27,7 @@ from memq.errors import (
     StorageError,
 )
 from memq.storage.local import LocalStorage
-from tests.integration.broker.support import client, failing
+from tests.integration.broker.support import client, failing, until
 
 TOPIC = {"read_partitions": 2, "write_partitions": 2, "batch_messages": 1, "batch_age": "1s"}
 
@@ -267,7 +268,12 @@ async def test_topics_come_back_that_were_not_deleted(tmp_path):
         await write(c, 0, 1, topic="old")
         await c.create(**TOPIC)
         await b.backups.write()
+        objects = LocalStorage(tmp_path / "objects")
+        late = next(each.key for each in objects.list("") if "/topics/old/" in each.key)
+        content = objects.get(late)
         await c.ask(m.DeleteTopic(topic="old"))
+        await until(lambda: not [each for each in objects.list("") if each.key == late])
+        objects.put(late, [content], timeout_s=9)  # an upload that was given up lands
         await b.backups.write()
         info = await c.create("young", schema=serialize_schema(typed))
         await c.create("younger")
@@ -366,6 +372,26 @@ async def test_a_backup_that_failed_lacks_nothing_later(tmp_path, kind):
     lose(tmp_path)
     outcome = (await restored(tmp_path))["t"]
     assert (outcome.exact, outcome.later, outcome.groups) == (2, 0, ["g"])
+    async with running(tmp_path) as b:
+        assert await published(b) == before
+
+
+async def test_a_queue_that_lost_its_end_is_backed_up_again(tmp_path):
+    """An earlier backup reaches further than the queue does: what comes then is not left out."""
+    async with running(tmp_path, dies=True) as b, client(b) as c:
+        await c.create(**TOPIC)
+        await write(c, 0, 1)
+        await b.backups.write()
+        name = b.topics.get("t").topic.queue_topic
+        b.backups._known[name] = b.backups._known[name]._replace(spans=[Span(0, 9), Span(0, 9)])
+        with failing(b.context.queue, "wait", DataLossError("its end is lost")):
+            await b.backups.write()
+        await write(c, 2, 3)
+        await b.backups.write()
+        before = await published(b)
+    lose(tmp_path)
+    outcome = (await restored(tmp_path))["t"]
+    assert (outcome.exact, outcome.later) == (4, 0)
     async with running(tmp_path) as b:
         assert await published(b) == before
 

@@ -1,5 +1,7 @@
 """Kafka and ZooKeeper are lost: what brokers find when both were restored from the bucket."""
 
+import asyncio
+
 import pytest
 
 from memq.broker.restore import Bucket, Target, restore
@@ -98,6 +100,30 @@ async def test_a_cluster_comes_back_at_its_offsets(cluster):
     assert all(offset > start + 1 for partition, offset in await published(b) if partition == 0)
     await stopped(cluster)
     assert {each.action for each in (await restored(cluster)).values()} == {"none"}
+
+
+async def test_who_waits_for_a_restored_topic_is_told_what_others_publish(cluster):
+    """Kafka tells offsets of its own, in a topic that was restored."""
+    owner, c = await cluster.serve("b0", **TOPIC)
+    await write(c, *range(4))
+    name = owner.topics.get("t").topic.queue_topic
+    await owner.backups.write()
+    await owner.context.queue.truncate(name, 0, 3)
+    owner.topics.get("t").expired_before_ms = 1
+    await stopped(cluster)
+    cluster.kafka, cluster.zookeeper = InMemoryKafka(), InMemoryZooKeeper()
+    await restored(cluster)
+    [b] = await cluster.start("b0")
+    await cluster.all_owned("t")
+    other = await cluster.queue("reader")
+    _, end = await other.offsets(name, 0)
+    waiting = asyncio.ensure_future(other.wait(name, {0: end}, 30))
+    c = await cluster.connect(b)
+    await c.know("t")
+    answer = await c.write(9, write_partition=0, producer_id="p")
+    assert await waiting
+    [entry] = await other.fetch(name, 0, end, max_entries=9, max_bytes=1 << 20)
+    assert entry.offset == answer.offset
 
 
 async def test_what_no_backup_has_gets_offsets_that_were_never_used(cluster):
