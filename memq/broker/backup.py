@@ -206,8 +206,8 @@ class Backups:
         for partition in range(hosted.topic.config.read_partitions):
             start, end = await queue.offsets(name, partition)
             done = before.spans[partition].end if before else 0
-            # Where the queue has lost its end, others take these offsets: they are backed up again.
-            at = max(start, min(done, end))
+            # Where the queue has lost its end, others take these offsets: all is backed up again.
+            at = max(start, done if done <= end else 0)
             async for entry in self._context.entries(name, partition, at, end):
                 await writer.add(name, partition, entry)
             spans.append(Span(start, end))
